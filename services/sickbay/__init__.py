@@ -1,0 +1,1 @@
+"""Sickbay: one lesson for the whole fleet of LLM routers."""
