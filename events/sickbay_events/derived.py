@@ -1,0 +1,81 @@
+"""Output events: what the folds concluded. Never input (SPEC section 2).
+
+Each carries old and new, the numbers that caused it, whether it was enforced, and the sequence of the
+event that caused it. The id is made where it is published, of the log's creation time and these facts.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from .names import Scope
+
+Rule: TypeAlias = Literal["quarantine", "throttle", "breaker", "degraded", "credential", "operator"]
+RULES: Final[tuple[Rule, ...]] = ("quarantine", "throttle", "breaker", "degraded", "credential", "operator")
+
+
+class Derived(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What every derived event carries."""
+
+    scope: Scope
+    """On the wire the subject says it; here it is a value."""
+    rule: str
+    """The rule, or for health and warnings the word `health` or the warning's own name."""
+    cause_seq: int
+    """Log sequence of the event that caused it."""
+    time_ms: int
+    """Log time of that event."""
+    enforced: bool = True
+    """False in shadow: what would have been held was let pass."""
+    numbers: dict[str, int] = {}
+    """The counts that caused it: `strikes`, `faults`, `attempts`, `bad`, `checkable` and so on."""
+
+
+class Held(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="held"):
+    """A hold began, began again, or its end moved out. Carries its end: that is also its release."""
+
+    began_seq: int
+    end_ms: int
+    old_end_ms: int | None = None
+    """The end it had before; None for a hold that begins now."""
+    proof: bool = False
+    """Whether it goes on as probation after its end."""
+    kind: str | None = None
+    """The kind of the outcome that began it."""
+    status: int | None = None
+    replica: str | None = None
+    """Set when it holds for this one replica's overlay only and the fleet was not taken (two witnesses)."""
+    reason: str | None = None
+    actor: str | None = None
+
+
+class Released(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="released"):
+    """A hold ended before its end, or its probation ended by proof."""
+
+    began_seq: int
+    end_ms: int
+    """The end it had."""
+    by: str
+    """What ended it: `success`, `clear`, `wide_close`, `evidence_gone`, `replaced`."""
+    reason: str | None = None
+    actor: str | None = None
+
+
+class HealthChanged(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="health"):
+    """The one word for people changed."""
+
+    old: str
+    new: str
+
+
+class WarningRaised(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="warning"):
+    """Something a person should know that gates nothing (SPEC 4.5). `rule` names the warning."""
+
+    signature: str | None = None
+    replica: str | None = None
+    route: str | None = None
+
+
+DerivedEvent: TypeAlias = Held | Released | HealthChanged | WarningRaised

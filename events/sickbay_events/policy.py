@@ -1,0 +1,346 @@
+"""The policy as data: every number of the rules, checked value by value (SPEC sections 4 to 6).
+
+A policy file is TOML with a section for each fold. `[host."openrouter.ai".breaker]` and
+`[model."z-ai/glm-5.3".rejections]` override single values for one host or one model id; a model's value
+wins over its host's. Durations are seconds (`_s`), shares are whole percent (`_percent`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, TypeAlias, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from .derived import RULES
+from .errors import PolicyRefused
+
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=30 * 86_400)]
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
+Percent: TypeAlias = Annotated[int, Meta(ge=1, le=100)]
+Growth: TypeAlias = Annotated[float, Meta(ge=1, le=10)]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class Rejections(_Section, frozen=True, kw_only=True):
+    """Rejections that name the model -> quarantine."""
+
+    threshold: Annotated[Count, Meta(description="distinct rejected attempts that quarantine a target")] = 2
+    window_s: Annotated[Seconds, Meta(description="how long strikes live after the newest one")] = 600.0
+    hold_s: Annotated[Seconds, Meta(description="length of a quarantine")] = 600.0
+    growth: Annotated[Growth, Meta(description="factor by which each further quarantine in a row is longer")] = 1.0
+    cap_s: Annotated[Seconds, Meta(description="longest quarantine that growth may reach")] = 3600.0
+    early_trial_s: Annotated[
+        Seconds, Meta(description="a target that answered this shortly before its first strike gets one early trial")
+    ] = 60.0
+
+
+class Credential(_Section, frozen=True, kw_only=True):
+    """`auth` outcomes -> a hold of the credential."""
+
+    threshold: Annotated[Count, Meta(description="refused attempts that hold a credential")] = 3
+    replicas: Annotated[Count, Meta(description="replicas that must have seen it, where there are as many")] = 2
+    window_s: Annotated[Seconds, Meta(description="how long credential strikes live after the newest one")] = 600.0
+    hold_s: Annotated[Seconds, Meta(description="length of the first hold")] = 300.0
+    growth: Annotated[Growth, Meta(description="factor by which each further hold in a row is longer")] = 2.0
+    cap_s: Annotated[Seconds, Meta(description="longest hold")] = 3600.0
+
+
+class Throttles(_Section, frozen=True, kw_only=True):
+    """`rate_limited` and `quota` -> throttle."""
+
+    hint_s: Annotated[Seconds, Meta(description="wait when a rate limit gives no hint")] = 5.0
+    spread_percent: Annotated[Percent, Meta(description="a replica waits up to this much longer than the hint")] = 50
+    window_s: Annotated[Seconds, Meta(description="window in which all answers must be throttles")] = 10.0
+    answers: Annotated[Count, Meta(description="answers in the window that a fleet hold needs")] = 20
+    answers_small_fleet: Annotated[Count, Meta(description="the same in a fleet below ramp.replicas")] = 3
+    growth: Annotated[Growth, Meta(description="factor by which each further hold without an answer is longer")] = 2.0
+    cap_s: Annotated[Seconds, Meta(description="longest hold of a rate limit")] = 3600.0
+    quota_hint_s: Annotated[Seconds, Meta(description="wait when a spent allowance names no reset")] = 900.0
+    quota_cap_s: Annotated[Seconds, Meta(description="longest hold of a spent allowance")] = 21_600.0
+    trial_every_s: Annotated[Seconds, Meta(description="longer holds want one leased trial this often")] = 120.0
+    quota_trial_every_s: Annotated[Seconds, Meta(description="the same for a spent allowance")] = 600.0
+
+
+class Breaker(_Section, frozen=True, kw_only=True):
+    """Faults -> breaker."""
+
+    consecutive: Annotated[Count, Meta(description="consecutive faults that open")] = 5
+    run_s: Annotated[Seconds, Meta(description="time within which the consecutive faults must lie")] = 600.0
+    bucket_s: Annotated[Seconds, Meta(description="size of one of the window's six buckets")] = 10.0
+    share_percent: Annotated[Percent, Meta(description="fault share of the window that opens")] = 50
+    share_attempts: Annotated[Count, Meta(description="attempts in the window that share needs")] = 20
+    low_share_percent: Annotated[Percent, Meta(description="lower fault share that opens a busy target")] = 30
+    low_share_attempts: Annotated[Count, Meta(description="attempts in the window the lower share needs")] = 200
+    shares_only_above: Annotated[Count, Meta(description="attempts in the window above which only shares open")] = 100
+    hold_s: Annotated[Seconds, Meta(description="length of the first hold")] = 30.0
+    growth: Annotated[Growth, Meta(description="factor by which each further hold in a row is longer")] = 2.0
+    cap_s: Annotated[Seconds, Meta(description="longest hold")] = 600.0
+    jitter_percent: Annotated[int, Meta(ge=0, le=50, description="a hold is up to this much longer or shorter")] = 10
+    retry_after_cap_s: Annotated[Seconds, Meta(description="longest hold a Retry-After may ask for")] = 3600.0
+    impatience_s: Annotated[
+        Seconds, Meta(description="a timeout under a shorter limit counts for its own replica only")
+    ] = 10.0
+    spread_models: Annotated[Count, Meta(description="open models of one credential that open it as one")] = 3
+    spread_s: Annotated[Seconds, Meta(description="time that the spread rule looks back")] = 600.0
+    slow_ttft_ms: Annotated[int, Meta(ge=0, le=86_400_000, description="a slower first content is slow; 0: off")] = 0
+    slow_percent: Annotated[Percent, Meta(description="share of slow calls that opens")] = 80
+
+
+class Degraded(_Section, frozen=True, kw_only=True):
+    """Empty, malformed and mangled answers -> degraded."""
+
+    bucket_s: Annotated[Seconds, Meta(description="size of one of the window's 30 buckets")] = 60.0
+    bad: Annotated[Count, Meta(description="bad answers in the window that a hold needs")] = 5
+    share_percent: Annotated[Percent, Meta(description="share of bad among checkable answers that holds")] = 30
+    checkable: Annotated[Count, Meta(description="checkable answers in the window that a hold needs")] = 12
+    hold_s: Annotated[Seconds, Meta(description="length of the first hold")] = 30.0
+    growth: Annotated[Growth, Meta(description="factor by which each further hold in a row is longer")] = 2.0
+    cap_s: Annotated[Seconds, Meta(description="longest hold")] = 600.0
+    clean_trials: Annotated[Count, Meta(description="clean leased trials that release")] = 3
+    uncheckable: Annotated[Count, Meta(description="uncheckable answers on probation that end it")] = 20
+    host_models: Annotated[Count, Meta(description="models with damaged encoding that hold their host")] = 2
+    host_bad: Annotated[Count, Meta(description="damaged answers each of those models needs")] = 3
+
+
+class Warnings(_Section, frozen=True, kw_only=True):
+    """What is worth a person's look and gates nothing."""
+
+    novel_count: Annotated[Count, Meta(description="sightings in 24 h at which a novel signature warns")] = 2
+    familiar_count: Annotated[Count, Meta(description="sightings in an hour at which a familiar one warns")] = 20
+    fallback_percent: Annotated[Percent, Meta(description="share of a route's answers by fallback that warns")] = 50
+    fallback_answers: Annotated[Count, Meta(description="answers in an hour that share needs")] = 20
+    wrong_endpoint_count: Annotated[Count, Meta(description="wrong endpoints in an hour that warn")] = 3
+
+
+class Health(_Section, frozen=True, kw_only=True):
+    """The one word for people."""
+
+    idle_s: Annotated[Seconds, Meta(description="age of the evidence from which healthy is idle")] = 3600.0
+    unknown_s: Annotated[Seconds, Meta(description="age of the evidence from which nothing is known")] = 86_400.0
+    readiness_failures: Annotated[Count, Meta(description="failed readiness checks in a row that are unhealthy")] = 3
+
+
+class Witnesses(_Section, frozen=True, kw_only=True):
+    """How many replicas must have seen it."""
+
+    good_answer_s: Annotated[Seconds, Meta(description="how long another replica's good answer speaks against")] = 600.0
+    heard_s: Annotated[Seconds, Meta(description="a replica counts if heard of within this time")] = 600.0
+    suspect_percent: Annotated[Percent, Meta(description="share of all faults that makes one replica suspect")] = 80
+
+
+class Evidence(_Section, frozen=True, kw_only=True):
+    """What counts as evidence at all."""
+
+    queued_s: Annotated[Seconds, Meta(description="an outcome that waited longer is in no run of faults")] = 5.0
+    same_request_s: Annotated[Seconds, Meta(description="a repeat of one request counts once in this time")] = 60.0
+    took_s: Annotated[Seconds, Meta(description="assumed length of a call that does not say")] = 120.0
+    forget_s: Annotated[Seconds, Meta(description="growth is forgotten after this long without a hold")] = 600.0
+    probation_s: Annotated[Seconds, Meta(description="probation ends after this long without evidence")] = 3600.0
+
+
+class Ramp(_Section, frozen=True, kw_only=True):
+    """How replicas come back after a breaker or a fleet throttle."""
+
+    step_s: Annotated[Seconds, Meta(description="length of each of the three steps")] = 10.0
+    percents: Annotated[
+        tuple[Percent, Percent, Percent], Meta(description="share of the ring that is in, step by step")
+    ] = (10, 25, 50)
+    replicas: Annotated[Count, Meta(description="smaller fleets have no ramp")] = 4
+
+
+class Trials(_Section, frozen=True, kw_only=True):
+    """Leased trials."""
+
+    grace_s: Annotated[Seconds, Meta(description="a lease outlives its attempt's limit by this")] = 5.0
+    lease_max_s: Annotated[Seconds, Meta(description="longest lease between two renewals")] = 130.0
+    self_grant_s: Annotated[Seconds, Meta(description="one trial this often where the service is silent")] = 30.0
+
+
+class Overlay(_Section, frozen=True, kw_only=True):
+    """A gate's own folds."""
+
+    extra_s: Annotated[Seconds, Meta(description="a hold the cluster does not share lasts this long at most")] = 30.0
+    cap_s: Annotated[Seconds, Meta(description="the longest that grows to while it recurs")] = 600.0
+
+
+class Bounds(_Section, frozen=True, kw_only=True):
+    """Limits of the state."""
+
+    idle_s: Annotated[Seconds, Meta(description="a target without events for this long leaves the state")] = 172_800.0
+    targets: Annotated[Count, Meta(description="targets in the state at most")] = 50_000
+    new_targets_per_hour: Annotated[Count, Meta(description="new targets that one replica may bring")] = 2_000
+
+
+class Shadow(_Section, frozen=True, kw_only=True):
+    """Fold, tell, but let pass."""
+
+    all: Annotated[bool, Meta(description="no rule is enforced, but operators' acts are")] = False
+    rules: Annotated[tuple[str, ...], Meta(description=f"rules not enforced, of {', '.join(RULES)}")] = ()
+
+
+_SECTIONS: Final[dict[str, type[_Section]]] = {
+    "rejections": Rejections,
+    "credential": Credential,
+    "throttles": Throttles,
+    "breaker": Breaker,
+    "degraded": Degraded,
+    "warnings": Warnings,
+    "health": Health,
+    "witnesses": Witnesses,
+    "evidence": Evidence,
+    "ramp": Ramp,
+    "trials": Trials,
+    "overlay": Overlay,
+    "bounds": Bounds,
+    "shadow": Shadow,
+}
+_PER_TARGET: Final = ("rejections", "credential", "throttles", "breaker", "degraded", "health", "shadow")
+"""Sections that a host or a model may override; the others are the fleet's."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """Every number of the rules. `Policy()` has the defaults."""
+
+    rejections: Rejections = Rejections()
+    credential: Credential = Credential()
+    throttles: Throttles = Throttles()
+    breaker: Breaker = Breaker()
+    degraded: Degraded = Degraded()
+    warnings: Warnings = Warnings()
+    health: Health = Health()
+    witnesses: Witnesses = Witnesses()
+    evidence: Evidence = Evidence()
+    ramp: Ramp = Ramp()
+    trials: Trials = Trials()
+    overlay: Overlay = Overlay()
+    bounds: Bounds = Bounds()
+    shadow: Shadow = Shadow()
+    single_credential: tuple[str, ...] = ()
+    """Hosts at which a provider named without `#alias` is one credential."""
+    host: dict[str, dict[str, dict[str, Any]]] = {}
+    model: dict[str, dict[str, dict[str, Any]]] = {}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Policy:
+        """Check a policy given as data. Raises `PolicyRefused` naming key, value and accepted form."""
+        made: dict[str, Any] = {}
+        for key, value in data.items():
+            if key in _SECTIONS:
+                made[key] = _section(key, _SECTIONS[key], _table(key, value))
+            elif key in ("host", "model"):
+                made[key] = dict(_overrides(key, _table(key, value)))
+            elif key == "single_credential":
+                made[key] = _converted(key, value, tuple[str, ...], "a list of host names")
+            else:
+                raise _unknown(key, key, (*_SECTIONS, "host", "model", "single_credential"))
+        return cls(**made)
+
+    @classmethod
+    def from_toml(cls, text: str) -> Policy:
+        """Read a policy file. Raises `PolicyRefused`; for text that is no TOML its key is `(file)`."""
+        try:
+            return cls.from_data(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise PolicyRefused("(file)", str(error), "TOML") from error
+
+    def to_data(self) -> dict[str, Any]:
+        """The whole policy as plain data, as `PolicyChanged` carries it; `from_data` reads it back."""
+        data: dict[str, Any] = msgspec.to_builtins(self, builtin_types=())
+        return data
+
+    def for_target(self, host: str, model: str) -> Policy:
+        """The policy as it holds for one target: the host's overrides, then the model's."""
+        by_host, by_model = self.host.get(host), self.model.get(model)
+        if not by_host and not by_model:
+            return self
+        changed: dict[str, Any] = {}
+        for table in (by_host or {}, by_model or {}):
+            for name, values in table.items():
+                changed[name] = msgspec.structs.replace(changed.get(name, getattr(self, name)), **values)
+        return msgspec.structs.replace(self, **changed)
+
+    def enforces(self, rule: str) -> bool:
+        """Whether holds of this rule are enforced; an operator's always are."""
+        return rule == "operator" or not (self.shadow.all or rule in self.shadow.rules)
+
+
+def keys() -> Iterator[tuple[str, object, str, str]]:
+    """Every key of a policy file: (dotted key, default, accepted form, what it does)."""
+    for name, section in _SECTIONS.items():
+        for field in msgspec.structs.fields(section):
+            hint = get_type_hints(section, include_extras=True)[field.name]
+            yield f"{name}.{field.name}", field.default, _accepted(hint), _meta(hint, "description") or ""
+
+
+def _section(path: str, section: type[_Section], table: Mapping[str, Any]) -> _Section:
+    return section(**dict(_values(path, section, table)))
+
+
+def _values(path: str, section: type[_Section], table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    hints = get_type_hints(section, include_extras=True)
+    for key, value in table.items():
+        if key not in hints:
+            raise _unknown(f"{path}.{key}", key, tuple(hints))
+        yield key, _converted(f"{path}.{key}", value, hints[key], _accepted(hints[key]))
+        if section is Shadow and key == "rules":
+            for rule in value:
+                if rule not in RULES:
+                    raise PolicyRefused(f"{path}.{key}", rule, f"one of {', '.join(RULES)}")
+
+
+def _overrides(kind: str, table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
+    for name, sections in table.items():
+        made: dict[str, dict[str, Any]] = {}
+        for section, values in _table(f"{kind}.{name}", sections).items():
+            if section not in _PER_TARGET:
+                raise _unknown(f"{kind}.{name}.{section}", section, _PER_TARGET)
+            path = f"{kind}.{name}.{section}"
+            made[section] = dict(_values(path, _SECTIONS[section], _table(path, values)))
+        yield name, made
+
+
+def _table(path: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise PolicyRefused(path, value, "a table")
+    return value
+
+
+def _converted(path: str, value: object, hint: Any, accepted: str) -> Any:
+    try:
+        if isinstance(value, bool) and hint is not bool and "bool" not in accepted and "true" not in accepted:
+            raise PolicyRefused(path, value, accepted)
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        raise PolicyRefused(path, value, accepted) from error
+
+
+def _unknown(path: str, key: str, known: tuple[str, ...]) -> PolicyRefused:
+    near = difflib.get_close_matches(key, known, 1)
+    return PolicyRefused(path, key, f"{near[0]} (did you mean that?)" if near else f"one of {', '.join(known)}")
+
+
+def _meta(hint: Any, name: str) -> Any:
+    found = [getattr(meta, name) for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]
+    return next((value for value in reversed(found) if value is not None), None)
+
+
+def _accepted(hint: Any) -> str:
+    base = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+    if base is bool:
+        return "true or false"
+    if base is int or base is float:
+        low = _meta(hint, "ge") if _meta(hint, "ge") is not None else _meta(hint, "gt")
+        word = "above" if _meta(hint, "gt") is not None else "from"
+        noun = "a whole number" if base is int else "a number"
+        return f"{noun} {word} {low:,} to {_meta(hint, "le"):,}"
+    inner = get_args(base)
+    if inner and inner[-1] is Ellipsis:
+        return "a list of texts"
+    return f"a list of {len(inner)} items, each {_accepted(inner[0])}"

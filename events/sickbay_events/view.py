@@ -1,0 +1,145 @@
+"""The gate's view on the wire: entries, the checkpoint and the policy in force (docs/wire.md).
+
+One line of JSON each; what a person asks first comes first. All times are log time in milliseconds since
+the Unix epoch, with RFC 3339 beside them for people.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+CHECKPOINT_KEY: Final = "gate.=.0"
+POLICY_KEY: Final = "gate.=.1"
+GATE_PREFIX: Final = "gate."
+TARGET_PREFIX: Final = "target."
+
+
+class HoldView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One hold of a scope, as a gate needs it."""
+
+    rule: str
+    began_seq: int
+    """The sequence of the event that began it: its name."""
+    end_ms: int
+    proof: bool = False
+    """After its end it goes on as probation."""
+    until: str = ""
+    """`end_ms` for people."""
+    kind: str | None = None
+    """The kind of the outcome that began it."""
+    status: int | None = None
+    count: int = 0
+    """Strikes, faults or bad samples that were behind it."""
+    early: bool = False
+    """An early leased trial may be asked for now (SPEC 4.1)."""
+    trial_every_ms: int = 0
+    """Before its end, a leased trial is wanted this often; 0: none (SPEC 4.2)."""
+    began_ms: int = 0
+    enforced: bool = True
+    """False in shadow: the gate lets pass."""
+    reason: str | None = None
+    actor: str | None = None
+
+
+class AllowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """An operator's `allow` of a scope."""
+
+    seq: int
+    end_ms: int
+    until: str = ""
+    reason: str = ""
+    actor: str = ""
+
+
+class RampView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Replicas come back by shares of a ring (SPEC 5.2)."""
+
+    began_seq: int
+    from_ms: int
+    end_ms: int
+
+
+class GateEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a gate must know of one scope. A usable scope has no entry."""
+
+    provider: str
+    model: str | None = None
+    """None for a host's or a credential's entry."""
+    scope: Literal["host", "credential", "model"] = "model"
+    until: str = ""
+    """The last end, for people; empty for a release."""
+    reason: str = ""
+    """The reason a decision would give, or `released`."""
+    holds: list[HoldView] = []
+    allow: AllowView | None = None
+    ramp: RampView | None = None
+    cleared_seq: int | None = None
+    """Sequence of the newest `clear`, kept for 10 min: what started before it is statistics."""
+    by: str | None = None
+    """What ended the last hold, in an entry without holds."""
+    seq: int = 0
+    """Log sequence of the event that made the entry what it is."""
+    time_ms: int = 0
+    """Log time of that event."""
+    expires_ms: int = 0
+    """Log time after which the entry says nothing any more; the broom may take it."""
+    at: str = ""
+    v: int = 1
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who writes, how far the log is folded, and what the view held at one bucket revision."""
+
+    seq: int
+    time_ms: int
+    """Log time of that event."""
+    writer: str
+    """Name and boot of the projector that wrote it."""
+    fold: int
+    """Fold version."""
+    policy_seq: int = 0
+    revision: int = 0
+    """Bucket revision as of which `entries` and `digest` count."""
+    entries: int = 0
+    digest: str = ""
+    """Sum mod 2^128, 32 hex digits, of one hash an entry."""
+    log_created: str = ""
+    """Creation time of the log's stream: says which log this is."""
+    wrote_ms: int = 0
+    """The writer's log clock when it wrote this: moves on also when no event comes."""
+    live: bool = True
+    """False while it still catches up."""
+    v: int = 1
+
+
+class PolicyInForce(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The policy that the log says."""
+
+    seq: int
+    policy: dict[str, Any]
+    v: int = 1
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """May this target be called now? (SPEC 5.1)"""
+
+    allowed: bool
+    reason: str
+    """`ok`, `quarantined`, `throttled`, `breaker_open`, `degraded`, `credential`, `held_by_operator`,
+    `allowed_by_operator`, `trial_taken`, `ramp` or `no_target`."""
+    scope: str | None = None
+    """Scope key that decided, None when nothing did."""
+    rule: str | None = None
+    retry_in_s: float = 0.0
+    """Time truly left until the denial ends; 0 when allowed."""
+    trial: bool = False
+    """A lease is wanted: on probation, or (with `allowed` False) an early one may be asked for."""
+    began_seq: int | None = None
+    """Name of the hold that decided."""
+    seq: int = 0
+    """Last event behind the answer."""
+    age_s: float = 0.0
+    """Age of the mirror, seconds since a live projector last wrote a checkpoint."""
+    source: Literal["cluster", "local", "stale"] = "cluster"
