@@ -339,7 +339,7 @@ def _accepted(hint: Any) -> str:
         low = _meta(hint, "ge") if _meta(hint, "ge") is not None else _meta(hint, "gt")
         word = "above" if _meta(hint, "gt") is not None else "from"
         noun = "a whole number" if base is int else "a number"
-        return f"{noun} {word} {low:,} to {_meta(hint, "le"):,}"
+        return f"{noun} {word} {low:,} to {_meta(hint, 'le'):,}"
     inner = get_args(base)
     if inner and inner[-1] is Ellipsis:
         return "a list of texts"
