@@ -1,0 +1,56 @@
+# The two commands a reader needs: `make demo` and `make test`. Each sets itself up first, in a .venv of
+# its own, on any machine with make and Python 3.11 or newer.
+
+# The first of these that is new enough makes the .venv; `make PYTHON=/path/to/python setup` names another.
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$name"; break; }; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JOBS ?= 2
+# What `make test` hands on to pytest, for example `make test ARGS='-k breaker'`.
+ARGS ?=
+
+.PHONY: setup demo test lint format types bench constraints clean help
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(READY)  ## make .venv and install the product with everything its tests need
+
+# `--group` needs pip 25.1, and a fresh venv may come with an older one, so pip is brought up to date first.
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "make setup: needs Python 3.11 or newer (PYTHON=/path/to/python names one)" >&2; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[server]'
+	@touch $@
+
+demo: $(READY)  ## see a fleet learn one lesson: real processes on this machine, about 20 seconds
+	$(BIN)/sickbay demo
+
+test: $(READY)  ## every test, most of them against real nats-servers; under 5 minutes on two cores
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS)
+
+lint: $(READY)  ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY)  ## bring the code into the one format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(READY)  ## mypy --strict and basedpyright
+	$(BIN)/mypy
+	$(BIN)/basedpyright
+
+bench: $(READY)  ## the budget table with measured values (ARGS=--quick for a short one)
+	$(BIN)/python bench/run.py $(ARGS)
+
+constraints: $(READY)  ## write down the versions that are installed now
+	@{ echo '# Versions that were installed and tested together, everything transitive included. Made by `make constraints`.'; \
+	   $(BIN)/python -m pip freeze --exclude-editable | grep -E '^[A-Za-z0-9_.-]+==' | sort -f; } > constraints.txt.new
+	@mv constraints.txt.new constraints.txt && touch $(READY)
+
+clean:  ## remove what the targets made, the .venv included
+	rm -rf $(VENV) .venv-newest .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
