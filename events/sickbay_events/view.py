@@ -6,7 +6,6 @@ the Unix epoch, with RFC 3339 beside them for people.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, Final, Literal
 
 import msgspec
@@ -15,22 +14,6 @@ CHECKPOINT_KEY: Final = "gate.=.0"
 POLICY_KEY: Final = "gate.=.1"
 GATE_PREFIX: Final = "gate."
 TARGET_PREFIX: Final = "target."
-DIGEST_MASK: Final = (1 << 128) - 1
-
-
-def entry_hash(key: str, value: bytes) -> int:
-    """What one entry adds to the view's digest: 128 bits of BLAKE2b over scope key, NUL and value.
-
-    `key` is the scope key, without `gate.`. Every key under `gate.` counts, the policy's `=.1` too, but not
-    the checkpoint's own `=.0`; a key whose value is empty (a delete, the broom's marker) is absent. The
-    digest is the sum of these, masked with `DIGEST_MASK`, written by `digest_text`.
-    """
-    return int.from_bytes(hashlib.blake2b(key.encode() + b"\0" + value, digest_size=16).digest(), "big")
-
-
-def digest_text(total: int) -> str:
-    """A view's digest as a checkpoint carries it: 32 hex digits."""
-    return f"{total & DIGEST_MASK:032x}"
 
 
 class HoldView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
