@@ -1,0 +1,148 @@
+"""The settings of a process, from its environment and its command line.
+
+The fields of `Settings` are the one table: environment names, defaults, accepted forms and what each does.
+The command line's help and the documentation are made from it by `table()`. Imports nothing but msgspec and
+the standard library, so that a router can use it too.
+
+    settings = Settings.from_environment(replica="router-1")      # what is given wins over the environment
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+PREFIX = "SICKBAY_"
+
+LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+
+
+class SettingRefused(ValueError):
+    """A setting whose value is not accepted.
+
+    Attributes: `name` (the environment's name), `value`, `accepted` (the accepted form in words).
+    """
+
+    def __init__(self, name: str, value: object, accepted: str) -> None:
+        self.name, self.value, self.accepted = name, value, accepted
+        super().__init__(f"setting {name}: {value!r} is not accepted; accepted is {accepted}")
+
+
+def _says(text: str, accepted: str, default: str = "") -> Meta:
+    return Meta(description=text, extra={"accepted": accepted, "default": default})
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a process is told from outside. The environment's name of a field is SICKBAY_ and its name."""
+
+    nats: Annotated[
+        str,
+        _says(
+            "where NATS is; without it the server that `sickbay serve` runs in the data folder",
+            "nats://[user:password@]host:port, several joined by commas (or tls://, ws://, wss://)",
+        ),
+    ] = ""
+    creds: Annotated[str, _says("NATS credentials file", "a path")] = ""
+    tls_ca: Annotated[str, _says("PEM file of the authority that signed the NATS server's certificate", "a path")] = ""
+    inbox_prefix: Annotated[
+        str, _says("first part of the subjects on which answers come, where the NATS user has one of its own", "a word")
+    ] = "_INBOX"
+    replica: Annotated[
+        str, _says("name of this router machine or pod, unique in the fleet and stable", "a name", "the host's name")
+    ] = ""
+    machine: Annotated[
+        str,
+        _says("name added to loopback providers, which are others on each machine", "a name", "the host's name"),
+    ] = ""
+    data: Annotated[str, _says("folder of the embedded NATS server: store, credentials, lock", "a path")] = "~/.sickbay"
+    port: Annotated[
+        int,
+        Meta(ge=0, le=65_535),
+        _says("port of the embedded NATS server on 127.0.0.1", "a port, 0 for a free one"),
+    ] = 4222
+    http: Annotated[
+        str, _says("where `sickbay serve` answers /healthz and shows the event contract", "host:port, or off")
+    ] = "127.0.0.1:8480"
+    policy: Annotated[
+        str, _says("policy file that seeds an empty log; a log that has a policy keeps its own", "a path to TOML")
+    ] = ""
+    log_level: Annotated[LogLevel, _says("what the services log", "DEBUG, INFO, WARNING or ERROR")] = "INFO"
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None, **given: Any) -> Settings:
+        """The settings: what is given and not None, else the environment's, else the default.
+
+        An empty variable counts as not set. Raises `SettingRefused` naming the variable and the accepted form.
+        """
+        environ = os.environ if environ is None else environ
+        made: dict[str, Any] = {}
+        for row in table():
+            value = given.pop(row.field, None)
+            if value is None:
+                value = environ.get(row.name) or None
+            if value is not None:
+                made[row.field] = _converted(row, value)
+        if given:
+            raise TypeError(f"unknown settings: {', '.join(given)}")
+        return cls(**made)
+
+    @property
+    def replica_name(self) -> str:
+        """`replica`, or the host's name."""
+        return self.replica or socket.gethostname()
+
+    @property
+    def machine_name(self) -> str:
+        """`machine`, or the host's name."""
+        return self.machine or socket.gethostname()
+
+    @property
+    def data_folder(self) -> Path:
+        """`data` with `~` resolved."""
+        return Path(self.data).expanduser()
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        """Host and port of `http`, None when it is off. Raises `SettingRefused`."""
+        if self.http == "off":
+            return None
+        host, _, port = self.http.rpartition(":")
+        if not host or not port.isdigit() or int(port) > 65_535:
+            raise SettingRefused(f"{PREFIX}HTTP", self.http, "host:port, or off")
+        return host, int(port)
+
+
+class Row(NamedTuple):
+    """One setting, for help and documentation."""
+
+    field: str
+    name: str
+    """Its environment variable."""
+    default: str
+    accepted: str
+    says: str
+
+
+def table() -> Iterator[Row]:
+    """Every setting, in order."""
+    hints = get_type_hints(Settings, include_extras=True)
+    for field in msgspec.structs.fields(Settings):
+        meta = next(meta for meta in hints[field.name].__metadata__ if isinstance(meta, Meta) and meta.extra)
+        extra = meta.extra or {}
+        default = extra["default"] or str(field.default)
+        yield Row(field.name, PREFIX + field.name.upper(), default, extra["accepted"], meta.description or "")
+
+
+def _converted(row: Row, value: object) -> Any:
+    hint = get_type_hints(Settings, include_extras=True)[row.field]
+    raised = value.upper() if get_args(hint)[0] == LogLevel and isinstance(value, str) else value
+    try:
+        return msgspec.convert(raised, hint, strict=False)
+    except msgspec.ValidationError:
+        raise SettingRefused(row.name, value, row.accepted) from None
