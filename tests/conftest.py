@@ -1,0 +1,52 @@
+"""Fixtures that every test may use: real nats-servers and a client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from nats.aio.client import Client
+from nats_servers import NatsCluster, NatsServer
+
+from sickbay.bus.connect import connect
+
+
+@pytest.fixture
+def nats_server() -> Iterator[NatsServer]:
+    """A running nats-server with JetStream and an empty store."""
+    with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture
+def nats_server_factory() -> Iterator[Callable[..., NatsServer]]:
+    """Makes and starts servers with the arguments of `NatsServer`; all are stopped at the end."""
+    made: list[NatsServer] = []
+
+    def make(**options: Any) -> NatsServer:
+        server = NatsServer(**options)
+        made.append(server)
+        return server.start()
+
+    yield make
+    for server in made:
+        server.stop()
+
+
+@pytest.fixture
+def nats_cluster() -> Iterator[NatsCluster]:
+    """Three nats-servers with JetStream that have found a leader."""
+    cluster = NatsCluster()
+    try:
+        yield cluster.start()
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+async def nats_client(nats_server: NatsServer) -> AsyncIterator[Client]:
+    """A client of `nats_server`, made by the product's own `connect`."""
+    client = await connect(nats_server.url)
+    yield client
+    await client.close()
