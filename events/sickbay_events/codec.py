@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import msgspec
 
 from .derived import DerivedEvent
-from .errors import Poison, TokenRefused
+from .errors import Poison, PolicyRefused, TokenRefused
 from .kinds import KINDS
 from .names import Scope, Target, token, untoken
 from .outcome import (
@@ -22,6 +22,7 @@ from .outcome import (
     PolicyChanged,
     ProbeResult,
 )
+from .policy import Policy
 from .times import parse_rfc3339, rfc3339
 
 POLICY_SUBJECT: Final = "sickbay.policy"
@@ -30,8 +31,32 @@ _DURATIONS: Final = ("took_ms", "ttft_ms", "queued_ms", "limit_ms")
 
 _E = TypeVar("_E")
 _encode = msgspec.json.Encoder().encode
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class _Head(msgspec.Struct, frozen=True, gc=False):
+    """What is looked at before an event is decoded: fields of any type, so that a wrong one can be named.
+
+    Whatever else a body holds is skipped unread, as the decoders of whole events skip it: unknown fields do
+    no harm, whichever way a body is decoded.
+    """
+
+    type: Any = msgspec.UNSET
+    v: Any = EVENT_VERSION
+    kind: Any = None
+    took_ms: Any = None
+    ttft_ms: Any = None
+    queued_ms: Any = None
+    limit_ms: Any = None
+
+
+_heads: Final = msgspec.json.Decoder(_Head)
 _outcomes: Final = msgspec.json.Decoder(CallOutcome)
-_raw: Final = msgspec.json.Decoder(dict[str, Any])
+_answers: Final = msgspec.json.Decoder(CallAnswered)
+_refusals: Final = msgspec.json.Decoder(CallsRefused)
+_probes: Final = msgspec.json.Decoder(ProbeResult)
+_overrides: Final = msgspec.json.Decoder(Override)
+_policies: Final = msgspec.json.Decoder(PolicyChanged)
 
 
 class Address(NamedTuple):
@@ -85,20 +110,18 @@ def decode(subject: str, data: bytes) -> Event:
     """Decode one message of the log. Raises `Poison` that says why it cannot be read."""
     sort = read_subject(subject).sort
     if sort == "outcome":
-        return _decode_outcome(data)
-    body = _checked_body(data)
+        event = _outcome_or_poison(data)
+        if isinstance(event, Poison):
+            raise event
+        return event
+    head = _checked_head(data, (sort,))
     if sort == "probe":
-        _checked_kind(body, required=False)
-        return _convert(body, ProbeResult, "body")
+        if head.kind is not None:
+            _check_kind(head)
+        return _typed(_probes, data, "body")
     if sort == "policy":
-        return _convert(body, PolicyChanged, "policy")
-    override = _convert(body, Override, "override")
-    if override.action != "clear":
-        try:
-            parse_rfc3339(override.until or "")
-        except ValueError as error:
-            raise Poison("override", f"until is required for {override.action}: {error}") from error
-    return override
+        return _checked_policy(_typed(_policies, data, "policy"))
+    return _checked_override(_typed(_overrides, data, "override"))
 
 
 def decode_outcomes(payloads: Sequence[bytes]) -> list[Event | Poison]:
@@ -106,19 +129,29 @@ def decode_outcomes(payloads: Sequence[bytes]) -> list[Event | Poison]:
 
     Much cheaper than one at a time. Payloads that are no plain outcome are decoded alone.
     """
+    if not payloads:
+        return []
     joined = b"\n".join(payloads)
-    if joined.count(b"\n") == len(payloads) - 1 and b"" not in payloads:
+    # Lines are not boundaries to the decoder: two halves of an object in two payloads would be read as one
+    # event, and a blank payload as none, and everything after it would get a wrong sequence. When each
+    # payload is one line from { to }, no object can end in another payload than its own, so equal numbers
+    # mean one event a payload.
+    seams = len(payloads) - 1
+    if joined[:1] == b"{" and joined[-1:] == b"}" and joined.count(b"\n") == joined.count(b"}\n{") == seams:
         try:
-            return _outcomes.decode_lines(joined)  # type: ignore[return-value]
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            events = _outcomes.decode_lines(joined)
+        except _UNREADABLE:
             pass
+        else:
+            if len(events) == len(payloads):
+                return events  # type: ignore[return-value]
     return [_outcome_or_poison(data) for data in payloads]
 
 
-def _outcome_or_poison(data: bytes) -> Event | Poison:
+def _outcome_or_poison(data: bytes) -> CallOutcome | CallAnswered | CallsRefused | Poison:
     try:
         return _outcomes.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         try:
             return _decode_outcome(data)
         except Poison as poison:
@@ -126,44 +159,59 @@ def _outcome_or_poison(data: bytes) -> Event | Poison:
 
 
 def _decode_outcome(data: bytes) -> CallOutcome | CallAnswered | CallsRefused:
-    body = _checked_body(data)
-    sort = body.get("type", "outcome")
-    if sort == "answered":
-        return _convert(body, CallAnswered, "body")
-    if sort == "refused":
-        return _convert(body, CallsRefused, "body")
-    if sort != "outcome":
-        raise Poison("type", f"type {str(sort)[:80]!r} is none of outcome, answered, refused")
-    _checked_kind(body, required=True)
-    return _convert(body, CallOutcome, "body")
+    head = _checked_head(data, ("outcome", "answered", "refused"))
+    if head.type == "answered":
+        return _typed(_answers, data, "body")
+    if head.type == "refused":
+        return _typed(_refusals, data, "body")
+    _check_kind(head)
+    return _typed(_outcomes, data, "body")
 
 
-def _checked_body(data: bytes) -> dict[str, Any]:
+def _checked_head(data: bytes, types: tuple[str, ...]) -> _Head:
+    """Check what every event has; `types` names the accepted types, the first of them for a body without one."""
     try:
-        body = _raw.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        head = _heads.decode(data)
+    except _UNREADABLE as error:
         raise Poison("body", f"not a JSON object: {error}") from error
-    version = body.get("v", EVENT_VERSION)
-    if isinstance(version, int) and version > EVENT_VERSION:
-        raise Poison("version", f"v {version} is higher than {EVENT_VERSION}, the highest this version reads")
+    if type(head.v) is int and head.v > EVENT_VERSION:
+        raise Poison("version", f"v {head.v} is higher than {EVENT_VERSION}, the highest this version reads")
+    if head.type is not msgspec.UNSET and head.type not in types:
+        raise Poison("type", f"type {str(head.type)[:80]!r} is none of {', '.join(types)}")
     for name in _DURATIONS:
-        value = body.get(name)
-        if isinstance(value, int | float) and not 0 <= value <= DAY_MS:
+        value = getattr(head, name)
+        if type(value) in (int, float) and not 0 <= value <= DAY_MS:
             raise Poison("duration", f"{name} {value} lies outside 0 to {DAY_MS} ms")
-    return body
+    return head
 
 
-def _checked_kind(body: dict[str, Any], *, required: bool) -> None:
-    kind = body.get("kind")
-    if (required or kind is not None) and (not isinstance(kind, str) or kind not in KINDS):
-        raise Poison("kind", f"kind {str(kind)[:80]!r} is none of {', '.join(KINDS)}")
+def _check_kind(head: _Head) -> None:
+    if not isinstance(head.kind, str) or head.kind not in KINDS:
+        raise Poison("kind", f"kind {str(head.kind)[:80]!r} is none of {', '.join(KINDS)}")
 
 
-def _convert(body: dict[str, Any], into: type[_E], reason: Literal["body", "override", "policy"]) -> _E:
+def _typed(decoder: msgspec.json.Decoder[_E], data: bytes, reason: Literal["body", "override", "policy"]) -> _E:
     try:
-        return msgspec.convert(body, into)
-    except msgspec.ValidationError as error:
+        return decoder.decode(data)
+    except _UNREADABLE as error:
         raise Poison(reason, str(error)) from error
+
+
+def _checked_policy(event: PolicyChanged) -> PolicyChanged:
+    try:
+        Policy.from_data(event.policy)
+    except PolicyRefused as error:
+        raise Poison("policy", str(error)) from error
+    return event
+
+
+def _checked_override(event: Override) -> Override:
+    if event.action != "clear":
+        try:
+            parse_rfc3339(event.until or "")
+        except ValueError as error:
+            raise Poison("override", f"until is required for {event.action}: {error}") from error
+    return event
 
 
 def derived_subject(event: DerivedEvent) -> str:

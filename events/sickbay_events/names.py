@@ -125,6 +125,8 @@ class Scope(msgspec.Struct, frozen=True, order=True):
         names = [untoken(part) for part in parts]
         if not names[0] or (len(names) == 3 and not names[2]):
             raise TokenRefused(key, "a scope has a host, and a model's scope has a model")
+        if "#" in names[0]:
+            raise TokenRefused(key, "what follows # in a provider is the alias, the second token")
         return cls(*names)
 
 

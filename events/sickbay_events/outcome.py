@@ -21,12 +21,15 @@ CODE_CHARS_MAX = 64
 DurationMs: TypeAlias = Annotated[int, Meta(ge=0, le=DAY_MS)] | Annotated[float, Meta(ge=0, le=DAY_MS)] | None
 """Milliseconds, 0 to 24 h; None where it was not measured. Anything else makes the event poison."""
 
+Number: TypeAlias = Annotated[int, Meta(ge=-(2**53), le=2**53)]
+"""A whole number that every language and store on the way can hold exactly; a larger one makes the event poison."""
+
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
     """One trial lease an attempt ran under: which rule's hold, by its name."""
 
     rule: str
-    began_seq: int
+    began_seq: Number
 
 
 class Skipped(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -45,7 +48,7 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     v: Literal[1] = 1
     id: str | None = None
     """`<boot>-<n>`: boot is 16 hex digits, random per process start; n counts up from 1."""
-    status: int | None = None
+    status: Number | None = None
     """HTTP status, None if there was no answer."""
     took_ms: DurationMs = None
     ttft_ms: DurationMs = None
@@ -56,12 +59,12 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """The time the caller gave it."""
     scope: ScopeName | None = None
     """As classified; None means the scope of the table of kinds."""
-    seen_seq: int | None = None
+    seen_seq: Number | None = None
     """The largest log sequence the gate's mirror had seen when the call started."""
     trial: list[Lease] | None = None
     forced: bool = False
     route: str | None = None
-    rank: int = 0
+    rank: Number = 0
     skipped: list[Skipped] | None = None
     retry_after_s: int | float | None = None
     retry_after_from: Literal["header", "body"] | None = None
@@ -85,7 +88,7 @@ class CallAnswered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     id: str | None = None
     ttft_ms: DurationMs = None
     queued_ms: DurationMs = None
-    seen_seq: int | None = None
+    seen_seq: Number | None = None
     trial: list[Lease] | None = None
     at: str | None = None
 
@@ -93,7 +96,7 @@ class CallAnswered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class CallsRefused(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="refused"):
     """Calls that a hold kept from this target in one minute. Statistics only."""
 
-    count: Annotated[int, Meta(ge=1)]
+    count: Annotated[int, Meta(ge=1, le=2**53)]
     rule: str
     v: Literal[1] = 1
     id: str | None = None
@@ -110,14 +113,14 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     kind: Kind = "unknown"
     v: Literal[1] = 1
     id: str | None = None
-    status: int | None = None
+    status: Number | None = None
     took_ms: DurationMs = None
     limit_ms: DurationMs = None
     queued_ms: DurationMs = None
     usage: bool = False
     """Whether the answer carried token usage."""
     trial: list[Lease] | None = None
-    seen_seq: int | None = None
+    seen_seq: Number | None = None
     interval_s: int | float | None = None
     at: str | None = None
 
