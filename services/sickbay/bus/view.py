@@ -85,6 +85,13 @@ class ViewMap:
         self._sum = 0
         self._history: deque[tuple[float, int, int, int]] = deque()
         self._loading: dict[str, Change] | None = None
+        self._floor: dict[str, int] = {}
+
+    @property
+    def settled(self) -> bool:
+        """False between a load and the moment when the feed has passed what the pages held: until then what
+        stands is right key by key, but it is not what stood at any one revision."""
+        return not self._floor
 
     @property
     def entries(self) -> int:
@@ -92,7 +99,7 @@ class ViewMap:
         return len(self.standing) - (CHECKPOINT in self.standing)
 
     def counted(self) -> Counted:
-        """Number and digest as of now, as the projector signs it."""
+        """Number and digest as of now, as the projector signs it; only while the map is `settled`."""
         return Counted(self.revision, self.entries, f"{self._sum:032x}")
 
     def counted_at(self, revision: int) -> Counted | None:
@@ -118,7 +125,18 @@ class ViewMap:
         if self._loading is not None:
             self._loading[change.key] = change
         if change.revision <= self.revision:
-            return "known"
+            # Still behind what the pages held. They were read one after the other, so a change of a key on an
+            # early page can lie below the newest one of a late page.
+            if change.revision <= self._floor.get(change.key, 0 if self._floor else self.revision):
+                known: Applied = "known"
+            else:
+                self._floor[change.key] = change.revision
+                self._set(change)
+                known = "new"
+            if change.revision == self.revision:
+                self._settle(now_s)
+            return known
+        self._settle(now_s)
         self._set(change)
         self.revision = change.revision
         self._remember(now_s)
@@ -151,10 +169,18 @@ class ViewMap:
         self.revision = max((change.revision for change in merged.values()), default=0)
         for change in merged.values():
             self._set(change)
-        self._remember(now_s)
+        self._floor = {key: change.revision for key, change in merged.items()}
+        if self.feed_revision >= self.revision:
+            self._floor = {}
+            self._remember(now_s)
         changed = [merged[key] for key, held in self.standing.items() if before.get(key) != held]
         gone = [Change(key, self.revision, None) for key in before if key not in self.standing]
         return changed + gone
+
+    def _settle(self, now_s: float) -> None:
+        if self._floor:
+            self._floor = {}
+            self._remember(now_s)
 
     def _set(self, change: Change) -> None:
         key = change.key
