@@ -64,17 +64,17 @@ class Entries(msgspec.Struct, frozen=True):
 
 
 async def read_entries(
-    client: Client, stream: str, subject: str, *, timeout_s: float = 2.0, page: int = PAGE_ENTRIES
+    client: Client, stream: str, subject: str, *, timeout_s: float = 2.0, page: int = PAGE_ENTRIES, from_seq: int = 1
 ) -> Entries:
     """Page through the current entries of `stream` under `subject` (e.g. `KV_sickbay`, `$KV.sickbay.gate.>`).
 
-    The stream must keep one message a subject. Raises `ReadError` when there is no such stream or a page does
+    With `from_seq` only those that changed at or after that sequence. The stream must keep one message a subject. Raises `ReadError` when there is no such stream or a page does
     not come within `timeout_s`.
     """
     pager = _Pager(client, stream)
     subscription = await subscribe_bulk(client, pager.inbox, pager.on_items)
     try:
-        seq = 1
+        seq = from_seq
         while True:
             body = {"seq": seq, "next_by_subj": subject, "batch": page}
             more = await pager.page(body, timeout_s)

@@ -152,11 +152,12 @@ class ViewMap:
         """Between `begin_load` and `finish_load`."""
         return self._loading is not None
 
-    def finish_load(self, pages: Iterable[Change], now_s: float) -> list[Change]:
+    def finish_load(self, pages: Iterable[Change], now_s: float, *, keep: bool = False) -> list[Change]:
         """Swap to what the pages and the messages since `begin_load` say; return what differs from before.
 
         Of page and message the higher revision counts. Entries that are gone come as changes without a
-        value. The history begins anew: which revisions the pages passed through is not known.
+        value. The history begins anew: which revisions the pages passed through is not known. With `keep`
+        the pages hold only what changed after a revision (a feed that was interrupted), and the rest stands.
         """
         merged = {change.key: change for change in pages}
         for key, change in (self._loading or {}).items():
@@ -164,16 +165,20 @@ class ViewMap:
                 merged[key] = change
         before = self.standing
         self._loading = None
-        self.standing, self._sum = {}, 0
+        if keep:
+            self.standing = dict(before)
+        else:
+            self.standing, self._sum = {}, 0
         self._history.clear()
-        self.revision = max((change.revision for change in merged.values()), default=0)
+        self.revision = max((change.revision for change in merged.values()), default=self.revision if keep else 0)
+        self._floor = {key: held[0] for key, held in self.standing.items()}
         for change in merged.values():
             self._set(change)
-        self._floor = {key: change.revision for key, change in merged.items()}
+            self._floor[change.key] = change.revision
         if self.feed_revision >= self.revision:
             self._floor = {}
             self._remember(now_s)
-        changed = [merged[key] for key, held in self.standing.items() if before.get(key) != held]
+        changed = [merged[key] for key in merged if key in self.standing and before.get(key) != self.standing[key]]
         gone = [Change(key, self.revision, None) for key in before if key not in self.standing]
         return changed + gone
 
