@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
-from nats_servers import NatsCluster, NatsServer
 
+from nats_servers import NatsCluster, NatsServer
 from sickbay.bus.connect import connect
 
 

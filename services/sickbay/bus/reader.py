@@ -143,8 +143,8 @@ class _Feed:
 
     def _take_status(self, headers: bytes) -> None:
         status, text = status_of(headers), status_text(headers)
-        if status == 408 or (status == 409 and "MaxBytes" in text):
-            # A pull request ended before it was used up; the rest of it will not come.
+        if status == 408 or (status == 409 and ("MaxBytes" in text or "Batch Completed" in text)):
+            # A pull request ended; what it has not brought by now will not come.
             unused = int(header_value(headers, b"Nats-Pending-Messages") or 0)
             self.outstanding -= unused
             if status == 409 and unused >= BATCH:
