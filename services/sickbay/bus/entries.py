@@ -68,8 +68,8 @@ async def read_entries(
 ) -> Entries:
     """Page through the current entries of `stream` under `subject` (e.g. `KV_sickbay`, `$KV.sickbay.gate.>`).
 
-    With `from_seq` only those that changed at or after that sequence. The stream must keep one message a subject. Raises `ReadError` when there is no such stream or a page does
-    not come within `timeout_s`.
+    With `from_seq` only those that changed at or after that sequence. The stream must keep one message a subject.
+    Raises `ReadError` when there is no such stream or a page does not come within `timeout_s`.
     """
     pager = _Pager(client, stream)
     subscription = await subscribe_bulk(client, pager.inbox, pager.on_items)
