@@ -1,0 +1,59 @@
+"""The `sickbay` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import typer
+
+from sickbay_events import EventError
+
+from ..bus.connect import BusError, OptionsError
+from ..config import SettingRefused
+from ..logfile import LogFileError
+from ..operate import ActRefused
+from .act import add as add_acts
+from .base import SaysNo, error_console
+from .words import add as add_words
+
+app = typer.Typer(
+    name="sickbay",
+    help="One lesson for the whole fleet: which (provider, model) may be called, decided from an event log on NATS.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for add in (add_acts, add_words):
+    add(app)
+
+_USAGE = (ActRefused, SettingRefused, OptionsError)
+_NO = (SaysNo, BusError, EventError, LogFileError, OSError)
+
+
+def main() -> None:
+    """Run the command line. Errors are one plain line on stderr; the exit code is 0 done, 1 no, 2 usage."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of a pipe has enough (`sickbay status | head`): no error, and nothing more to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except _USAGE as error:
+        _fail(error, 2)
+    except _NO as error:
+        _fail(error, 1)
+    except Exception as error:  # noqa: BLE001 - a person gets a sentence, not a traceback
+        if os.environ.get("SICKBAY_LOG_LEVEL", "").upper() == "DEBUG":
+            traceback.print_exc()
+        _fail(f"unexpected {type(error).__name__}: {error} (SICKBAY_LOG_LEVEL=DEBUG shows where)", 1)
+
+
+def _fail(error: object, code: int) -> None:
+    error_console().print(f"sickbay: {error}", markup=False, soft_wrap=True)
+    sys.exit(code)

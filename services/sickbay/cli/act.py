@@ -1,0 +1,204 @@
+"""Commands that write one event: hold, allow, clear, report."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+
+from sickbay_events import KINDS, CallOutcome, Scope, Target, provider_of
+
+from ..config import Settings
+from ..operate import Ack, ActRefused, publish_outcome, publish_override, read_duration_s
+from .base import AsJson, DataFolder, NatsUrl, Provider, connected, console, print_json, run
+
+Model: TypeAlias = Annotated[str | None, typer.Argument(help="Model id as it is sent; without it the whole host.")]
+Reason: TypeAlias = Annotated[str, typer.Option("--reason", "-r", help="Why; kept in the log with your name.")]
+Actor: TypeAlias = Annotated[str | None, typer.Option("--actor", help="Who; default your login at this host.")]
+For: TypeAlias = Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 1h30m, 2d.")]
+Until: TypeAlias = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="To when: 2026-11-30T18:00:00Z (RFC 3339).")
+]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (hold, allow, clear, report):
+        app.command()(command)
+
+
+def hold(
+    *,
+    provider: Provider,
+    reason: Reason,
+    model: Model = None,
+    length: For = None,
+    until: Until = None,
+    actor: Actor = None,
+    nats: NatsUrl = None,
+    data: DataFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep every replica from calling a host or a model, until the time you say.
+
+    Example: sickbay hold openrouter.ai z-ai/glm-5.3 --for 30m --reason "answers in the wrong language"
+    """
+    _override(
+        action="hold",
+        provider=provider,
+        model=model,
+        reason=reason,
+        actor=actor,
+        length=length,
+        until=until,
+        nats=nats,
+        data=data,
+        as_json=as_json,
+    )
+
+
+def allow(
+    *,
+    provider: Provider,
+    reason: Reason,
+    model: Model = None,
+    length: For = None,
+    until: Until = None,
+    actor: Actor = None,
+    nats: NatsUrl = None,
+    data: DataFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let calls pass whatever the rules say, until the time you say.
+
+    Example: sickbay allow api.openai.com gpt-5.2 --for 10m --reason "the outage is over, see it ourselves"
+    """
+    _override(
+        action="allow",
+        provider=provider,
+        model=model,
+        reason=reason,
+        actor=actor,
+        length=length,
+        until=until,
+        nats=nats,
+        data=data,
+        as_json=as_json,
+    )
+
+
+def clear(
+    *,
+    provider: Provider,
+    reason: Reason,
+    model: Model = None,
+    actor: Actor = None,
+    nats: NatsUrl = None,
+    data: DataFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """End every hold and forget every count of a host or a model and what lies below it.
+
+    Example: sickbay clear openrouter.ai z-ai/glm-5.3 --reason "the provider confirmed the model is back"
+    """
+    _override(
+        action="clear",
+        provider=provider,
+        model=model,
+        reason=reason,
+        actor=actor,
+        nats=nats,
+        data=data,
+        as_json=as_json,
+    )
+
+
+def report(
+    *,
+    provider: Provider,
+    model: Annotated[str, typer.Argument(help="Model id exactly as it was sent.")],
+    kind: Annotated[str, typer.Option("--kind", "-k", help=f"What came of the call: {', '.join(KINDS)}.")],
+    status: Annotated[int | None, typer.Option(help="HTTP status.")] = None,
+    took_ms: Annotated[float | None, typer.Option(help="How long the call took, ms.")] = None,
+    replica: Annotated[str | None, typer.Option(help="Who reports; default $SICKBAY_REPLICA or the host.")] = None,
+    nats: NatsUrl = None,
+    data: DataFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish the outcome of one call and print where the log has it.
+
+    Example: sickbay report openrouter.ai z-ai/glm-5.3 --kind model_unavailable --status 404
+    """
+    if kind not in KINDS:
+        raise ActRefused("--kind", kind, ", ".join(KINDS))
+    settings = Settings.from_environment(nats=nats, data=data, replica=replica)
+    outcome = msgspec.convert({"kind": kind, "status": status, "took_ms": took_ms}, CallOutcome)
+
+    async def work() -> Ack:
+        async with connected(nats, data) as client:
+            target = Target(_name(provider), model)
+            return await publish_outcome(client, target, outcome, replica=settings.replica_name)
+
+    _print_ack(run(work()), as_json, f"{kind} of {_name(provider)} {model}")
+
+
+def _override(
+    *,
+    action: str,
+    provider: str,
+    model: str | None,
+    reason: str,
+    actor: str | None,
+    nats: str | None,
+    data: str | None,
+    as_json: bool,
+    length: str | None = None,
+    until: str | None = None,
+) -> None:
+    scope = scope_of(provider, model)
+    for_s = None if length is None else read_duration_s(length)
+    if action != "clear" and (for_s is None) == (until is None):
+        raise ActRefused("--for, --until", None, f"one of the two: {action} must end, and only once")
+
+    async def work() -> Ack:
+        async with connected(nats, data) as client:
+            return await publish_override(
+                client, scope, action, reason=reason, actor=actor or _login(), until=until, for_s=for_s
+            )
+
+    what = scope.provider if scope.model is None else f"{scope.provider} {scope.model}"
+    _print_ack(run(work()), as_json, f"{action} {what}")
+
+
+def scope_of(provider: str, model: str | None) -> Scope:
+    """The scope an operator names: a host, a credential (`host#alias`), or a model there (SPEC 4.7)."""
+    name = _name(provider)
+    host, mark, alias = name.partition("#")
+    if not host:
+        raise ActRefused("provider", provider, "a host or a label, such as openrouter.ai or openrouter.ai#team-a")
+    if model is not None and not model:
+        raise ActRefused("model", model, "a model id, or nothing for the whole host")
+    return Scope(host, alias if mark or model is not None else None, model)
+
+
+def _name(provider: str) -> str:
+    return provider_of(provider) if "://" in provider else provider
+
+
+def _login() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = "somebody"
+    return f"{name}@{socket.gethostname()}"
+
+
+def _print_ack(ack: Ack, as_json: bool, what: str) -> None:
+    if as_json:
+        print_json(msgspec.to_builtins(ack))
+        return
+    again = " (it had been stored before)" if ack.duplicate else ""
+    console().print(f"stored: {what}, {ack.stream} sequence {ack.seq}{again}", markup=False)

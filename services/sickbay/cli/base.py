@@ -1,0 +1,156 @@
+"""What every command shares: options, the connection, output for people and for machines, exit codes.
+
+Exit codes: 0 done, 1 no (it could not be done, or the answer is no), 2 usage (what was asked makes no sense).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import typer
+from nats.aio.client import Client
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..bus.connect import BusError, NatsOptions, PermissionDenied, connect
+from ..config import Settings
+
+_T = TypeVar("_T")
+
+CONNECT_TIMEOUT_S = 5.0
+PIPE_COLUMNS = 240
+"""Width where no terminal says one: nothing is wrapped, so that a pipe can be searched line by line."""
+
+NatsUrl: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--nats", metavar="URL", help="Where NATS is; default $SICKBAY_NATS, or the embedded one."),
+]
+DataFolder: TypeAlias = Annotated[
+    str | None, typer.Option("--data", metavar="FOLDER", help="Folder of the embedded NATS; default $SICKBAY_DATA.")
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print facts as JSON.")]
+Provider: TypeAlias = Annotated[str, typer.Argument(help="Provider as routers name it (openrouter.ai), or its URL.")]
+
+
+class SaysNo(Exception):
+    """The command cannot be done, or its answer is no: the text goes to stderr, the exit code is 1."""
+
+
+def console() -> Console:
+    """Standard output; without colours where it is no terminal or NO_COLOR is set."""
+    return _console(sys.stdout.isatty(), stderr=False)
+
+
+def error_console() -> Console:
+    """Standard error, likewise."""
+    return _console(sys.stderr.isatty(), stderr=True)
+
+
+def _console(terminal: bool, *, stderr: bool) -> Console:
+    width = None if terminal or "COLUMNS" in os.environ else PIPE_COLUMNS
+    return Console(stderr=stderr, highlight=False, width=width, no_color=None if terminal else True, emoji=False)
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """A table without lines between its cells, narrow enough for 80 columns."""
+    made = Table(*columns, box=None, pad_edge=False, title=title, title_justify="left", padding=(0, 2, 0, 0))
+    for column in made.columns:
+        column.overflow = "fold"
+    return made
+
+
+def rows(made: Table, cells: Iterable[Iterable[object]]) -> Table:
+    """Fill a table; what stands in a cell is text, never markup."""
+    for row in cells:
+        made.add_row(*[cell if isinstance(cell, Table) else escape(_text(cell)) for cell in row])
+    return made
+
+
+def facts(pairs: dict[str, object]) -> Table:
+    """Two columns: a name and what it is. None is left out."""
+    made = table("", "")
+    made.show_header = False
+    made.columns[0].no_wrap = True
+    return rows(made, ((name, value) for name, value in pairs.items() if value is not None))
+
+
+def _text(value: object) -> str:
+    return "yes" if value is True else "no" if value is False else str(value)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def seconds(value: float) -> str:
+    """Seconds as people say them: `0.4 s`, `52 s`, `9 min 12 s`, `3 h 5 min`, `2 d 4 h`."""
+    if value < 10:
+        return f"{max(value, 0.0):.1f} s"
+    whole = round(value)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def settings(**given: Any) -> Settings:
+    """The settings of this run: options, then environment, then defaults."""
+    return Settings.from_environment(**given)
+
+
+def nats_options(found: Settings, name: str) -> NatsOptions:
+    """Where to connect: `nats` of the settings, or the server that `sickbay serve` runs in the data folder.
+
+    Raises `SaysNo` if there is neither.
+    """
+    if found.nats:
+        return NatsOptions.from_url(
+            found.nats,
+            creds=found.creds or None,
+            tls_ca=found.tls_ca or None,
+            inbox_prefix=found.inbox_prefix,
+            name=name,
+        )
+    raise SaysNo(
+        f"no NATS is named and none runs from {found.data_folder}: start `sickbay serve`, "
+        "or say where NATS is with --nats URL or SICKBAY_NATS"
+    )
+
+
+@asynccontextmanager
+async def connected(nats: str | None, data: str | None = None) -> AsyncIterator[Client]:
+    """A client for one command. What the server forbids ends the command with the subject that was refused."""
+    denied: list[PermissionDenied] = []
+
+    def note(error: Exception) -> None:
+        if isinstance(error, PermissionDenied):
+            denied.append(error)
+
+    options = nats_options(settings(nats=nats, data=data), "sickbay-cli")
+    client = await connect(options, timeout_s=CONNECT_TIMEOUT_S, on_error=note)
+    try:
+        yield client
+    except (BusError, TimeoutError) as error:
+        if denied:
+            raise SaysNo(str(denied[0])) from error
+        raise
+    finally:
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(client.close(), 1.0)
+
+
+def run(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run one command's coroutine to its end."""
+    return asyncio.run(work)
