@@ -18,7 +18,8 @@ from msgspec import Meta
 from .derived import RULES
 from .errors import PolicyRefused
 
-Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=30 * 86_400)]
+# Folds count in whole milliseconds: anything shorter would be a window of length 0.
+Seconds: TypeAlias = Annotated[float, Meta(ge=0.001, le=30 * 86_400)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
 Percent: TypeAlias = Annotated[int, Meta(ge=1, le=100)]
 Growth: TypeAlias = Annotated[float, Meta(ge=1, le=10)]
@@ -252,7 +253,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_data(self) -> dict[str, Any]:
         """The whole policy as plain data, as `PolicyChanged` carries it; `from_data` reads it back."""
-        data: dict[str, Any] = msgspec.to_builtins(self, builtin_types=())
+        data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return data
 
     def for_target(self, host: str, model: str) -> Policy:
