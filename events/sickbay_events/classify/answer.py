@@ -1,0 +1,184 @@
+"""Open a 2xx body: find the error in it, or gather the answer and have it judged (SPEC 3).
+
+Known shapes: chat completions, responses, messages, Gemini, Ollama, Cohere, Bedrock Converse, DashScope, Workers
+AI, TGI, llama.cpp; each whole, as server-sent events or as lines of JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from ..kinds import KINDS, Kind
+from ..verdict import Verdict
+from .envelope import Body, Envelope, from_doc, read_envelope, read_json
+from .gather import Answer
+from .match import match
+from .output import judge_output
+
+Json: TypeAlias = Any
+
+_STREAM_START: Final = ("data:", "event:", "error:", "id:", "retry:", ":")
+_NOT_TEXT: Final = ("audio/", "image/", "video/", "application/octet-stream", "application/vnd.amazon.eventstream", "multipart/")
+_CONTENT: Final = re.compile(r"\"(?:content|text|response|generated_text)\"\s*:\s*\"((?:[^\"\\]|\\.){1,49152})")
+
+
+def judge_answer(
+    status: int,
+    headers: Mapping[str, str],
+    body: Body,
+    requested_model: str,
+    family: str,
+    *,
+    stream: bool,
+    prompt_ascii: bool | None,
+    client_capped: bool | None,
+) -> Verdict:
+    """The verdict on a 2xx answer."""
+    content_type = headers.get("content-type", "").lower()
+    start = body.text.lstrip()[:16]
+    if content_type.startswith(_NOT_TEXT):
+        return _says("ok", checkable=False)
+    if not start:
+        return _says("ok", checkable=False) if status in (202, 204, 205) else _says("empty_output", signature="empty_body")
+    if start[0] == "<":
+        return _says("malformed_output", signature="html")
+    answer = Answer()
+    error: Json = None
+    if content_type.startswith("text/event-stream") or start.startswith(_STREAM_START):
+        for document in _events(body.text):
+            answer.events += 1
+            error = answer.absorb(document) if document is not _DONE else answer.end()
+            if error is not None:
+                break
+        is_stream = True
+    else:
+        docs, is_stream = _documents(body)
+        if docs is None:
+            return _broken(status, headers, body, requested_model, family, prompt_ascii, client_capped)
+        for document in docs:
+            error = answer.absorb(document)
+            if error is not None:
+                break
+    if error is not None:
+        return _error(status, headers, error, requested_model, family)
+    if is_stream and (early := _unfinished(answer, body)) is not None:
+        return early
+    if not answer.known:
+        return _says("ok", checkable=False)
+    if answer.opaque and not answer.text.strip():
+        return _says("ok", checkable=False)
+    return judge_output(
+        answer.text, finish_reason=answer.finish, has_tool_calls=answer.tools, reasoning_text=answer.reasoning,
+        refusal=answer.refusal, prompt_ascii=prompt_ascii, client_capped=client_capped,
+    )  # fmt: skip
+
+
+_DONE: Final = object()
+
+
+def _events(text: str) -> Iterator[Json]:
+    """The JSON of each server-sent event, `_DONE` for the closing mark, an error object for an `error` event that
+    holds no JSON. A line whose field is `error:` counts as data (llama.cpp).
+    """
+    waiting, name = "", ""
+    for line in text.splitlines():
+        field, colon, value = line.partition(":")
+        if field in ("data", "error") and colon:
+            value = value.strip()
+            if value in ("[DONE]", "[done]"):
+                yield _DONE
+                continue
+            document = read_json(waiting + value if waiting else value)
+            if document is None:
+                waiting = (waiting + value + "\n")[:65536] if value[:1] == "{" or waiting else ""
+                if (name == "error" or field == "error") and not waiting:
+                    yield {"type": "error", "error": {"message": value}}
+                continue
+            waiting = ""
+            if field == "error" or name == "error":
+                document = _as_error(document)
+            yield document
+        elif field == "event":
+            name = value.strip()
+        elif not line:
+            waiting, name = "", ""
+
+
+def _as_error(document: Json) -> Json:
+    """An object that came as an `error` event is an error, with or without a field that says so."""
+    if isinstance(document, dict) and not document.get("error") and "base_resp" not in document:
+        return {"error": document}
+    return document
+
+
+def _documents(body: Body) -> tuple[list[Json] | None, bool]:
+    """The JSON values of a body and whether they are lines of a stream; None where it is no whole JSON."""
+    whole = read_json(body.data) if not body.cut else None
+    if whole is not None:
+        return (whole if isinstance(whole, list) else [whole]), False
+    lines = body.text.splitlines()
+    documents = [document for line in lines if line[:1] == "{" and (document := read_json(line)) is not None]
+    # One line that ends and another begun make a stream; a single cut object does not.
+    if documents and sum(1 for line in lines if line.strip()) > 1:
+        return documents, True
+    return None, False
+
+
+def _unfinished(answer: Answer, body: Body) -> Verdict | None:
+    """A stream that never said that it was at its end."""
+    if answer.done or answer.finish:
+        if not answer.known:
+            return _says("empty_output", signature="empty_stream")
+        return None
+    if answer.events == 0 and all(not line or line[0] == ":" for line in body.text.splitlines()):
+        return _says("timeout", signature="keep_alive_only")
+    if not answer.known and answer.events:
+        return None
+    return _says("truncated", signature="no_end_of_stream")
+
+
+def _broken(
+    status: int,
+    headers: Mapping[str, str],
+    body: Body,
+    requested_model: str,
+    family: str,
+    prompt_ascii: bool | None,
+    client_capped: bool | None,
+) -> Verdict:
+    """A body that is no whole JSON: an error cut short, an answer cut short or by our own bound, or plain text."""
+    start = body.text.lstrip()
+    if start[0] not in "{[":
+        return _says("unknown", checkable=False, low=True, signature="not_json")
+    if '"error"' in start[:200] or '"errors"' in start[:64]:
+        return match(read_envelope(status, headers, body)._replace(shape="inside"), requested_model, family)
+    if not body.cut:
+        cut_off = start.count("{") > start.count("}") or start.count("[") > start.count("]")
+        return _says("truncated", signature="cut_json") if cut_off else _says("malformed_output", signature="not_json")
+    found = _CONTENT.search(body.text)
+    if found is None:
+        return _says("ok", checkable=False)
+    # Our own bound cut it: what was read is judged, how it ended is not known.
+    text = read_json('"' + found[1] + '"')
+    if not isinstance(text, str):
+        return _says("ok", checkable=False)
+    return judge_output(text, finish_reason=None, prompt_ascii=prompt_ascii, client_capped=client_capped)
+
+
+def _error(status: int, headers: Mapping[str, str], error: Json, requested_model: str, family: str) -> Verdict:
+    """An error object inside a 2xx is judged as if it had come with its own status."""
+    found: Envelope = from_doc(status, headers, error)
+    found = found._replace(status=found.body_status or status, shape="inside")
+    return match(found, requested_model, family)
+
+
+def _says(kind: Kind, *, checkable: bool = True, signature: str | None = None, low: bool = False) -> Verdict:
+    return Verdict(
+        kind=kind,
+        scope=KINDS[kind].scope,
+        checkable=checkable,
+        signature=signature,
+        confidence="low" if low else "high",
+    )

@@ -1,0 +1,209 @@
+"""Damage in text: encodings applied twice, replacement characters, a chat template's own marks, loops (SPEC 3)."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+# What cp1252 shows for the bytes 0x80 to 0x9F, and latin-1 for those that cp1252 leaves out.
+_CP1252: Final = "\u20ac\u201a\u0192\u201e\u2026\u2020\u2021\u02c6\u2030\u0160\u2039\u0152\u017d\u2018\u2019\u201c\u201d\u2022\u2013\u2014\u02dc\u2122\u0161\u203a\u0153\u017e\u0178"
+_CONTINUATION: Final = f"\u0080-\u00bf{_CP1252}"
+_RUN: Final = re.compile(
+    f"(?:[\u00c2-\u00df][{_CONTINUATION}]|[\u00e0-\u00ef][{_CONTINUATION}]{{2}}|[\u00f0-\u00f4][{_CONTINUATION}]{{3}})+"
+)
+_GROUP: Final = re.compile(
+    f"[\u00c2-\u00df][{_CONTINUATION}]|[\u00e0-\u00ef][{_CONTINUATION}]{{2}}|[\u00f0-\u00f4][{_CONTINUATION}]{{3}}"
+)
+_CLOSING: Final = frozenset("\u00a0\u00ab\u00bb\u2018\u2019\u201c\u201d\u201e\u201a\u2039\u203a\u2026\u2013\u2014\u2022\u2122\u00b7")
+"""Marks that follow a letter in correct text: `é »`, `groß“`, `MANHÃ”`."""
+_BYTES: Final = {character: byte for byte in range(0x80, 0xA0)
+                 for character in [bytes([byte]).decode("cp1252", "ignore")] if character}  # fmt: skip
+
+
+def double_encoded(text: str) -> int:
+    """How many runs of the text are UTF-8 that was read as latin-1 or cp1252: re-encoded, they decode as UTF-8 and
+    get shorter.
+    """
+    if text.isascii():
+        return 0
+    runs = 0
+    for found in _RUN.finditer(text):
+        before = text[found.start() - 1 : found.start()]
+        after = text[found.end() : found.end() + 1]
+        if _is_encoded_twice(found[0], before, after):
+            runs += 1
+    return runs
+
+
+def _is_encoded_twice(run: str, before: str, after: str) -> bool:
+    decoded = _decode(run)
+    if decoded is None:
+        return False
+    groups = _GROUP.findall(run)
+    for group, character in zip(groups, decoded, strict=False):
+        if not _is_plausible(character):
+            continue
+        if len(group) == 4 or group[0] in "\u00e2\u00ef":
+            # Emoji, and the dashes and quotes of U+2000 to U+2FFF: nobody writes such sequences.
+            if len(group) == 4 or not set(group[1:]) <= _CLOSING:
+                return True
+            continue
+        if not set(group[1:]) & _CLOSING:
+            return True
+        if len(group) == 2 and not (before.isupper() or before in _OPENING) and not _ends_word(group, before, after):
+            return True
+        if len(group) == 2 and after.isalpha() and before.isalpha():
+            return True
+    # Other scripts (CJK, Hindi, Thai) come in rows; one letter with two closing marks is correct French.
+    return len(groups) >= 3 and all(_is_plausible(character) for character in decoded)
+
+
+_OPENING: Final = frozenset("\"'(\u00ab\u2018\u201c\u201e\u201a\u2039[")
+
+
+def _ends_word(group: str, before: str, after: str) -> bool:
+    """Whether the pair may be a capital (or sharp s) at the end of a word before a closing mark."""
+    return group[0] == "\u00df" or (not after.isalpha() and not before.islower() and group[0] not in "\u00c2\u00c3")
+
+
+def _is_plausible(character: str) -> bool:
+    code = ord(character)
+    if code < 0xA0 or 0x700 <= code <= 0x8FF:
+        return False
+    return unicodedata.category(character)[0] in "LPSN" or character in "\u00a0\u00ad\u200b\u200d\ufeff\ufe0f"
+
+
+def _decode(run: str) -> str | None:
+    data = bytearray()
+    for character in run:
+        code = ord(character)
+        if code < 0x100:
+            data.append(code)
+        else:
+            data.append(_BYTES[character])
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+_ABOUT_REPLACEMENT: Final = re.compile(
+    r"u\+fffd|\\ufffd|&#xfffd|&#65533|0xfffd|ef bf bd|efbfbd|replacement char|replacement symbol|ersatzzeichen|"
+    r"caract[eè]re de remplacement|car[aá](?:c|k)?ter de (?:reemplazo|sustitu|substitui)|caractere de substitui|"
+    r"заменяющ|символ замены|替换字符|替換字元|置換文字",
+    re.I,
+)
+
+
+def replacement_char(text: str) -> bool:
+    """Whether U+FFFD stands in the text as damage, not as the subject of the text."""
+    at = text.find("\ufffd")
+    if at < 0:
+        return False
+    if not _ABOUT_REPLACEMENT.search(text):
+        return True
+    for found in re.finditer("\ufffd+", text):
+        # The subject of a text stands alone; damage eats into words.
+        if text[found.start() - 1 : found.start()].isalnum() or text[found.end() : found.end() + 1].isalnum():
+            return True
+    return False
+
+
+_MARK: Final = re.compile(
+    r"<\|(?:im_start|im_end|im_sep|endoftext|eot_id|eom_id|eos|bos|end|begin_of_text|end_of_text|start_header_id|end_header_id|"
+    r"assistant|user|system|tool|observation|channel|message|return|call|start|constrain|python_tag|fim_\w{2,8}|end_of_turn|"
+    r"tool_call_begin|tool_call_end|tool_calls_section_begin|tool_calls_section_end|tool_call_argument_begin|"
+    r"end_of_role|start_of_role|endofprompt|END_OF_TURN_TOKEN|START_OF_TURN_TOKEN|CHATBOT_TOKEN|USER_TOKEN)\|>"
+    r"|<｜[^｜\n]{2,40}｜>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|</?s>(?=\s*$)|^\s*<s>"
+    r"|\[gMASK\]|<\|?sop\|?>|\[TOOL_CALLS\]|<unused\d{1,3}>|<0x[0-9A-F]{2}>|\]<\]minimax\[>\["
+)
+_CODE_SPAN: Final = re.compile(r"```[^`]{0,20000}```|`[^`\n]{1,400}`|~~~[^~]{0,20000}~~~")
+_ABOUT_MARKS: Final = re.compile(
+    r"token|template|chatml|delimiter|marker|markup|prompt format|special|separator|jeton|marqueur|símbolo|símbolos|"
+    r"токен|шаблон|分隔|标记|标签|トークン|模板",
+    re.I,
+)
+_QUOTES: Final = frozenset("\"'`\u00ab\u201c\u201d\u2018\u2019\u201e\u300c")
+
+
+def control_token(text: str) -> str | None:
+    """The first mark of a chat template that leaked into the text, or None if the text only speaks of such marks."""
+    if "<" not in text and "[" not in text:
+        return None
+    found = _MARK.search(text)
+    if found is None:
+        return None
+    plain = _CODE_SPAN.sub(lambda span: " " * len(span[0]), text)
+    discussed = _ABOUT_MARKS.search(_MARK.sub(" ", plain)) is not None
+    for found in _MARK.finditer(plain):
+        if plain[found.start() - 1 : found.start()] in _QUOTES and plain[found.end() : found.end() + 1] in _QUOTES:
+            continue
+        # A text about marks names them within its sentences; a leaked one stands at an edge of the text or alone.
+        alone = not plain[: found.start()].strip() or not plain[found.end() :].strip()
+        if not discussed or alone:
+            return found[0].strip()
+    return None
+
+
+LOOP_REPEATS_MIN: Final = 10
+LOOP_CHARS_MIN: Final = 300
+_LETTERS: Final = re.compile(r"([^\W\d_]|!)\1{39,}")
+
+
+def loop(text: str) -> bool:
+    """Whether the text ends in one phrase again and again, or is mostly one letter in a row."""
+    stripped = text.rstrip()
+    if len(stripped) < 40:
+        return False
+    if _row_of_one(stripped):
+        return True
+    if len(stripped) < LOOP_CHARS_MIN:
+        return False
+    tail = stripped[-4096:]
+    # The end of a loop is not the end of its phrase: the period is the way back to the last 24 characters.
+    for width in (24, 64):
+        probe = tail[-width:]
+        at = tail.rfind(probe, 0, len(tail) - 1)
+        if at < 0:
+            continue
+        period = len(tail) - width - at
+        repeats = _repeats(tail, period)
+        covered = repeats * period
+        if repeats >= LOOP_REPEATS_MIN and covered >= LOOP_CHARS_MIN and covered * 3 >= min(len(stripped), 4096):
+            unit = tail[-period:]
+            return sum(c.isalpha() for c in unit) * 3 >= len(unit.replace(" ", "")) > 0
+    return False
+
+
+def _repeats(tail: str, period: int) -> int:
+    unit = tail[-period:]
+    count, end = 0, len(tail)
+    while end >= period and tail[end - period : end] == unit:
+        count += 1
+        end -= period
+    return count
+
+
+def _row_of_one(text: str) -> bool:
+    return any((found.end() - found.start()) * 2 >= len(text) for found in _LETTERS.finditer(text))
+
+
+_ESCAPED: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
+
+
+def as_sent(raw: bytes, codec: str) -> str:
+    """The bytes as their charset reads them, with the `\\u` escapes of JSON opened."""
+    text = raw.decode(codec, "replace")
+    if "\\u" not in text:
+        return text
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def other_script(text: str) -> bool:
+    """Whether most letters of the text are of another script than the Latin one."""
+    if text.isascii():
+        return False
+    letters = [ord(c) for c in text[:4096] if c.isalpha()]
+    foreign = sum(1 for code in letters if code > 0x24F and not 0x1E00 <= code <= 0x1EFF)
+    return foreign >= 8 and foreign * 2 > len(letters)

@@ -1,0 +1,179 @@
+"""Find the first row that fits an envelope: the family's rows, the general ones, the status at last."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ..kinds import KINDS, Kind, ScopeName
+from ..verdict import Verdict
+from . import families, habits, models, rules
+from .envelope import Envelope
+from .retry_after import retry_after
+from .rules import MISSING, Rule
+
+_HINTED: Final = frozenset(kind for kind, row in KINDS.items() if row.group in ("throttle", "fault"))
+"""Kinds for which a wait means something; elsewhere (a permission "in 15 minutes") it is a figure of speech."""
+_STRANGER_STATUSES: Final = frozenset((401, 403, 404))
+_ABOUT_MODEL: Final = frozenset(("model_unavailable", "permission_model"))
+_MACHINE_CODE: Final = re.compile(r"(?=.{1,64}$)[A-Za-z]{1,32}(?:[_.:\-/][A-Za-z]{1,32}|[_.:\-]?\d{1,4}(?![A-Za-z]))*")
+_SECRET: Final = re.compile(r"(?:sk|pk|rk|hf|gsk|xai|ghp|gho|ghs|nvapi|key|api|tok|token|bearer|r8|csk|tgp|fw|pplx|akia|aiza|eyj)[-_]?"
+                            r"(?:proj|ant|or|live|test|svcacct|v1|admin)?[-_]?[A-Za-z0-9]{16,}", re.I)  # fmt: skip
+
+_By = dict[str, tuple[tuple[int, Rule], ...]]
+
+
+def _by_code(rows: tuple[Rule, ...]) -> _By:
+    found: dict[str, list[tuple[int, Rule]]] = {}
+    for order, row in enumerate(rows):
+        for code in row.codes:
+            found.setdefault(code, []).append((order, row))
+    return {code: tuple(rows) for code, rows in found.items()}
+
+
+_GENERAL: Final = _by_code(rules.CODES)
+_WEAK: Final = _by_code(rules.WEAK_CODES)
+
+
+def match(envelope: Envelope, requested_model: str, family: str) -> Verdict:
+    """The verdict on an error answer."""
+    row, origin = _find(envelope, family)
+    if row is None:
+        return _by_status(envelope, family)
+    if origin != "family" and _is_foreign(envelope, family, weak=row.weak or origin == "weak"):
+        return Verdict(kind="unknown", scope="none", signature="foreign_shape", confidence="low")
+    kind, scope = row.kind, row.scope
+    if kind in _ABOUT_MODEL:
+        if kind == "model_unavailable" and not requested_model.strip():
+            return _verdict("bad_request", None, envelope, signature="no_model_asked")
+        if models.names_another(envelope.text, requested_model):
+            return _verdict("unknown", None, envelope, signature="other_model", low=True)
+    low = row.weak or origin == "weak"
+    if kind == "rate_limited" and scope is None and origin == "general":
+        scope = _limit_scope(envelope, requested_model)
+    return _verdict(kind, scope, envelope, low=low)
+
+
+def _find(envelope: Envelope, family: str) -> tuple[Rule | None, str]:
+    codes = tuple(code.lower() for code in envelope.codes)
+    header = envelope.headers.get("x-amzn-errortype", "")
+    if header:
+        codes = (header.partition(":")[0].rpartition("#")[2].lower(), *codes)
+    for row in habits.HABITS.get(family, ()):
+        if (not row.codes or not row.codes.isdisjoint(codes)) and _fits(row, envelope):
+            return row, "family"
+    if not envelope.text:
+        for name, value, status, row in habits.HEADER_HABITS:
+            if name in envelope.headers and envelope.headers[name].startswith(value):
+                if not status or str(envelope.status) == status:
+                    return row, "family"
+    if row := _first(_GENERAL, codes, envelope):
+        return row, "general"
+    if envelope.text:
+        for row in rules.SENTENCES:
+            if _fits(row, envelope):
+                return row, "general"
+    if row := _first(_WEAK, codes, envelope):
+        return row, "weak"
+    return None, ""
+
+
+def _first(table: _By, codes: tuple[str, ...], envelope: Envelope) -> Rule | None:
+    best: tuple[int, Rule] | None = None
+    for code in codes:
+        for order, row in table.get(code, ()):
+            if (best is None or order < best[0]) and _fits(row, envelope):
+                best = (order, row)
+                break
+    return best[1] if best else None
+
+
+def _fits(row: Rule, envelope: Envelope) -> bool:
+    text = envelope.text
+    if row.statuses and envelope.status not in row.statuses:
+        return False
+    if row.says:
+        for parts in row.says:
+            if parts[0] in text or parts[0] == MISSING:
+                if all(part in text or (part == MISSING and models.says_missing(text)) for part in parts):
+                    break
+        else:
+            return False
+    return not any(word in text or (word == MISSING and models.says_missing(text)) for word in row.never)
+
+
+def _is_foreign(envelope: Envelope, family: str, *, weak: bool) -> bool:
+    """A 401, 403 or 404 that this family never says in this shape comes from the network in between (SPEC 3)."""
+    if envelope.status not in _STRANGER_STATUSES or family not in families.HABITS or envelope.shape == "inside":
+        return False
+    if envelope.shape in families.HABITS[family]:
+        return False
+    return weak or envelope.shape in ("html", "text", "empty")
+
+
+def _by_status(envelope: Envelope, family: str) -> Verdict:
+    status = envelope.status
+    if status is not None and 200 <= status < 300:
+        status = envelope.body_status
+    if _is_foreign(envelope, family, weak=True):
+        return Verdict(kind="unknown", scope="none", signature="foreign_shape", confidence="low")
+    if status in (401, 403) and envelope.shape in ("html", "empty") and family not in families.HABITS:
+        # A page or nothing at all: a front server, a firewall or a login wall may have said it.
+        return _verdict("unknown", None, envelope, signature="foreign_shape", low=True)
+    if status is None:
+        return _verdict("unknown", None, envelope, low=True)
+    if status == 500 and envelope.body_status in (429, 529):
+        status = envelope.body_status
+    if status not in rules.STATUS:
+        if 300 <= status < 400:
+            return _verdict("wrong_endpoint", None, envelope, low=True)
+        return _verdict("unknown", None, envelope, low=True)
+    kind, low = rules.STATUS[status]
+    scope = _limit_scope(envelope, "") if kind == "rate_limited" else None
+    return _verdict(kind, scope, envelope, low=low)
+
+
+_ACCOUNT_LIMIT: Final = ("organization", "your account", "api key", "this key", "per key", "your team", "workspace", "per user")
+
+
+def _limit_scope(envelope: Envelope, requested_model: str) -> ScopeName | None:
+    """A limit is the model's unless the answer names an account and no model."""
+    text = envelope.text
+    if any(word in text for word in _ACCOUNT_LIMIT) and "model" not in text:
+        if not (requested_model and models.names_whole(text, requested_model)):
+            return "credential"
+    return None
+
+
+def _verdict(
+    kind: Kind, scope: ScopeName | None, envelope: Envelope, *, signature: str | None = None, low: bool = False
+) -> Verdict:
+    wait, said_in = (
+        retry_after(envelope.headers, envelope.doc, envelope.text) if kind in _HINTED else (None, None)
+    )
+    return Verdict(
+        kind=kind,
+        scope=scope or KINDS[kind].scope,
+        retry_after_s=wait,
+        retry_after_from=said_in,
+        code=machine_code(envelope),
+        signature=signature,
+        confidence="low" if low else "high",
+    )
+
+
+def machine_code(envelope: Envelope) -> str | None:
+    """The provider's own code, if it looks like one: words joined by marks, or a short number. Never free text,
+    which could hold a key.
+    """
+    number: str | None = None
+    header = envelope.headers.get("x-amzn-errortype", "").partition(":")[0].rpartition("#")[2]
+    for code in (header, *envelope.codes) if header else envelope.codes:
+        if code.isascii() and code.isdigit():
+            if number is None or (number == str(envelope.status) and len(code) <= 8):
+                number = code if len(code) <= 8 else number
+        elif _MACHINE_CODE.fullmatch(code) and not _SECRET.search(code):
+            if number is not None and number != str(envelope.status) and len(number) != 3:
+                return number
+            return code
+    return number

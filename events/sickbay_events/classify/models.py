@@ -1,0 +1,98 @@
+"""Does a sentence say that a model does not exist, and is it ours that it names?
+
+A model counts as named only whole: a longer id that starts with ours is another model (SPEC 3).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_NAME: Final = r"(?:`[^`\n]{0,160}`|'[^'\n]{0,160}'|\"[^\"\n]{0,160}\"|<[^>\n]{0,160}>|[^\s`'\"]{1,160})"
+_GONE: Final = (
+    r"(?:does not exist|doesn't exist|do not exist|did not exist|not exist|not found|isn't found|could not be found|"
+    r"cannot be found|can't be found|was not found|not recogni[sz]ed|not valid|is invalid|isn't valid|unknown|"
+    r"has been (?:deprecated|retired|decommissioned|discontinued|removed|shut down|sunset|deleted|disabled|taken offline)|"
+    r"(?:is|was) (?:deprecated|retired|decommissioned|discontinued|sunset|removed)|has reached (?:its )?end|"
+    r"no longer (?:available|supported|served|exists|offered|hosted)|"
+    r"(?:is |are )?not (?:available|supported|served|deployed|listed|offered|hosted|registered|configured|loaded|installed)"
+    r"(?! (?:for|in|on|with|when|while|via|to|by this|at|under|until|as)\b)|"
+    r"(?:is |are )?not (?:supported|served|available) by (?:any|provider)|isn't available|isn't supported(?! (?:for|in|on|with))|"
+    r"unavailable on this)"
+)
+_SAYS_MISSING: Final = re.compile(
+    # "the model `x` does not exist", "model 'x' not found", "deployment x was not found"
+    r"\b(?:models?|deployment|engine|inference profile|lora)(?: id| ids| name| named| code| version| identifier| alias)?"
+    rf"(?: for api)?[ :=]{{0,3}}(?:\(?{_NAME}\)?[ ,:.]{{0,3}})?(?:(?:is|was|are|which|that|you requested|requested) ){{0,3}}"
+    rf"(?:that )?{_GONE}"
+    # "unknown model: x", "invalid model name", "no such model"
+    r"|\b(?:unknown|invalid|no such|unsupported|unrecogni[sz]ed|nonexistent|non-existent|undefined) model"
+    r"(?! (?:output|response|parameter|config|input|type|format|argument|arn))"
+    r"|\bnot a valid model|\bnot found the model|\b(?:cannot|can't|could not|couldn't|unable to) (?:find|locate|resolve) (?:the )?(?:\w{1,20} )?model"
+    r"|\bno model (?:named|found|with|matches|matching)|\bno endpoints found for|\btry pulling it|\bis not a model"
+    r"|\bmodel identifier is invalid|\bno available channels? for model|\bllm provider not provided|\bis not found for api"
+    r"|\bthat model does not exist|\bmodel is not a valid|\bno models? available with"
+    r"|模型不存在|模型[^，。\n]{0,80}不存在|不存在[^，。\n]{0,8}模型|模型已下线|模型[^，。\n]{0,40}已下线|不支持的模型|模型[^，。\n]{0,40}无可用渠道"
+)
+_FOREIGN_OBJECT: Final = re.compile(
+    r"\b(?:tool|function|file|item|assistant|thread|run|session|cache|cachedcontent|conversation|response|prompt|batch|"
+    r"message|vector store|container|user|project|organization|workspace|image|voice|dataset)s?"
+    r"(?: with)?(?: id| name| named)?[ :]{0,2}(?:`[^`]{0,160}`|'[^']{0,160}'|\"[^\"]{0,160}\"|[\w.\-/]{1,160})?"
+    r" (?:is |was |does )?(?:not (?:found|exist)|could not be found)"
+)
+_NAMED: Final = re.compile(
+    r"\b(?:models?|deployment|engine)(?: id| name| named| code)?[ :=]{0,3}"
+    r"(?:`([^`\n]{1,160})`|'([^'\n]{1,160})'|\"([^\"\n]{1,160})\"|([^\s`'\",;()]{1,160}))"
+)
+_INSIDE: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.:/@+")
+_LIKE_AN_ID: Final = re.compile(r"(?=[^\s]*[\d/])[a-z0-9@][a-z0-9._:/@+\-]{2,159}")
+
+
+def says_missing(text: str) -> bool:
+    """Whether lower-case text says of a model, and of nothing else, that it is not there."""
+    if "model" not in text and "模型" not in text and "deployment" not in text and "endpoints found" not in text:
+        if "try pulling it" not in text and "llm provider not" not in text and "engine" not in text:
+            return False
+    return _SAYS_MISSING.search(text) is not None and _FOREIGN_OBJECT.search(text) is None
+
+
+def names_whole(text: str, model: str) -> bool:
+    """Whether lower-case text names this model itself and not a longer id that contains it."""
+    wanted = model.lower()
+    for name in (wanted, wanted.rpartition("/")[2], wanted.removesuffix(":latest")):
+        if len(name) > 1 and _occurs(text, name):
+            return True
+    return False
+
+
+def _occurs(text: str, name: str) -> bool:
+    at = text.find(name)
+    for _ in range(64):
+        if at < 0:
+            return False
+        before = text[at - 1 : at]
+        after = text[at + len(name) : at + len(name) + 2]
+        # A full stop or colon may end the sentence; followed by more of an id it belongs to a longer name.
+        ends = (
+            not after
+            or after[0] not in _INSIDE
+            or (after[0] in ".:" and (len(after) == 1 or after[1] not in _INSIDE))
+            or after == "--"
+        )
+        if ends and (before not in _INSIDE or before in ("", "/", ":", "=")):
+            return True
+        if after == ":l" and text.startswith(":latest", at + len(name)) and before not in _INSIDE:
+            return True
+        at = text.find(name, at + 1)
+    return False
+
+
+def names_another(text: str, model: str) -> bool:
+    """Whether lower-case text speaks of a model by an id that is not this one, and nowhere of this one."""
+    if names_whole(text, model):
+        return False
+    for found in _NAMED.finditer(text):
+        name = (found[1] or found[2] or found[3] or found[4] or "").rstrip(".:,")
+        if _LIKE_AN_ID.fullmatch(name) and ("-" in name or "/" in name or any(c.isdigit() for c in name)):
+            return True
+    return False

@@ -1,0 +1,187 @@
+"""Judge the text of an answer: is it there, was it cut at a cap, is it damaged, and whose damage is it?"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ..kinds import KINDS, Kind, ScopeName
+from ..verdict import Verdict
+from . import damage
+from .envelope import HEAD_BYTES, TAIL_BYTES, charset_of, text_codec
+
+FINISH: Final[dict[str, Kind]] = {
+    # What a stop reason says by itself, whatever the text. Reasons not named here say nothing against an answer.
+    "content_filter": "content_filter",
+    "content_filtered": "content_filter",
+    "safety": "content_filter",
+    "recitation": "content_filter",
+    "blocklist": "content_filter",
+    "prohibited_content": "content_filter",
+    "spii": "content_filter",
+    "image_safety": "content_filter",
+    "model_armor": "content_filter",
+    "refusal": "content_filter",
+    "sensitive": "content_filter",
+    "guardrail_intervened": "content_filter",
+    "error_toxic": "content_filter",
+    "malformed_function_call": "malformed_output",
+    "unexpected_tool_call": "malformed_output",
+    "malformed_model_output": "malformed_output",
+    "malformed_tool_use": "malformed_output",
+    "error": "server_error",
+    "network_error": "server_error",
+    "model_error": "server_error",
+    "failed": "server_error",
+    "insufficient_system_resource": "overloaded",
+    "abort": "truncated",
+    "cancelled": "cancelled",
+}
+CAPPED: Final = frozenset(
+    ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded", "max_length",
+     "max_new_tokens", "token_limit", "max_completion_tokens")
+)  # fmt: skip
+_THINK: Final = re.compile(r"<(think|thinking|thought|reasoning)>(.*?)(?:</\1>|\Z)", re.S | re.I)
+_FENCE: Final = re.compile(r"\A```[\w+\-]{0,20}\s*(?:```)?\s*\Z")
+_INVISIBLE: Final = str.maketrans("", "", "\u200b\u200c\u200d\u2060\ufeff\u00ad")
+
+
+def judge_output(
+    text: str,
+    *,
+    finish_reason: str | None,
+    has_tool_calls: bool = False,
+    reasoning_text: str = "",
+    refusal: str = "",
+    prompt_ascii: bool | None = None,
+    client_capped: bool | None = None,
+    raw: bytes | None = None,
+    content_type: str = "",
+) -> Verdict:
+    """Judge the text of one answer (SPEC 3). Never raises; reads at most 64 KiB of text and of bytes.
+
+    `raw` is the body as received and `content_type` its header: with them, damage that is not in the bytes is
+    `own_decoding`. `prompt_ascii` says whether the prompt was pure ASCII (None: not known), `client_capped` whether
+    the caller set a limit on the output (None: not known).
+    """
+    try:
+        return _judge(
+            _bounded(text), str(finish_reason or "").lower(), bool(has_tool_calls), _bounded(reasoning_text),
+            _bounded(refusal), prompt_ascii, client_capped, raw if isinstance(raw, bytes) else None,
+            content_type if isinstance(content_type, str) else "",
+        )  # fmt: skip
+    except Exception:  # noqa: BLE001 - total by contract: what nobody foresaw is "cannot tell", and changes nothing
+        return Verdict(kind="unknown", scope="none", checkable=False, confidence="low")
+
+
+def _bounded(text: object) -> str:
+    if not isinstance(text, str):
+        return ""
+    return text if len(text) <= HEAD_BYTES + TAIL_BYTES else text[:HEAD_BYTES] + "\n" + text[-TAIL_BYTES:]
+
+
+def _judge(
+    text: str,
+    finish: str,
+    has_tool_calls: bool,
+    reasoning: str,
+    refusal: str,
+    prompt_ascii: bool | None,
+    client_capped: bool | None,
+    raw: bytes | None,
+    content_type: str,
+) -> Verdict:
+    if refusal.strip():
+        return _says("content_filter", signature="refusal")
+    if finish in FINISH:
+        return _says(FINISH[finish], signature=f"finish_{finish}")
+    visible, hidden = _without_reasoning(text)
+    capped = finish in CAPPED and client_capped is not False
+    if not visible:
+        if has_tool_calls:
+            return _says("ok", checkable=False, signature="tool_calls")
+        if capped:
+            return _says("ok", checkable=False, signature="capped")
+        if reasoning.strip() or hidden:
+            return _says("empty_output", signature="reasoning_only")
+        return _says("empty_output")
+    damaged = _damage(visible, prompt_ascii, raw, content_type)
+    if damaged is not None:
+        return damaged
+    if capped:
+        return _says("ok", checkable=False, signature="capped")
+    if prompt_ascii is True and damage.other_script(visible):
+        return _says("ok", signature="non_ascii_unprompted", low=True)
+    return _says("ok")
+
+
+def _without_reasoning(text: str) -> tuple[str, bool]:
+    """The text without reasoning tags and empty fences, and whether there was reasoning in it."""
+    visible = text.translate(_INVISIBLE).strip() if not text.isascii() else text.strip()
+    hidden = False
+    if "<t" in visible[:64].lower() or "<r" in visible[:64].lower():
+        stripped = _THINK.sub("", visible).strip()
+        hidden = stripped != visible
+        # A lone closing tag is what is left where a server kept the opening one to itself.
+        visible = stripped
+    elif visible.endswith(("</think>", "</thinking>")):
+        visible, hidden = "", True
+    if visible.startswith("```") and len(visible) < 64 and _FENCE.match(visible):
+        visible = ""
+    return visible, hidden
+
+
+def _damage(text: str, prompt_ascii: bool | None, raw: bytes | None, content_type: str) -> Verdict | None:
+    if not text.isascii():
+        runs = damage.double_encoded(text)
+        if runs >= 2 or (runs and runs * 200 >= len(text)):
+            return _damaged("double_encoded", "host", text, prompt_ascii, raw, content_type)
+        if damage.replacement_char(text):
+            return _damaged("replacement_char", "host", text, prompt_ascii, raw, content_type)
+    if damage.control_token(text) is not None:
+        return _damaged("control_token", "model", text, prompt_ascii, None, "")
+    if damage.loop(text):
+        return _damaged("loop", "model", text, prompt_ascii, None, "", low=True)
+    return None
+
+
+def _damaged(
+    signature: str,
+    scope: ScopeName,
+    text: str,
+    prompt_ascii: bool | None,
+    raw: bytes | None,
+    content_type: str,
+    *,
+    low: bool = False,
+) -> Verdict:
+    """Blame the pipe first: what the bytes do not show, the router did itself (SPEC 3)."""
+    if raw is not None and not _in_bytes(signature, raw, content_type):
+        return Verdict(kind="mangled_output", scope="none", signature="own_decoding", attributable=False)
+    return Verdict(
+        kind="mangled_output",
+        scope=scope,
+        signature=signature,
+        attributable=prompt_ascii is True,
+        confidence="low" if low else "high",
+    )
+
+
+def _in_bytes(signature: str, raw: bytes, content_type: str) -> bool:
+    codec = text_codec(charset_of(content_type))
+    if len(raw) > HEAD_BYTES + TAIL_BYTES:
+        raw = raw[:HEAD_BYTES] + b"\n" + raw[-TAIL_BYTES:]
+        sent = damage.as_sent(raw, codec).replace("\ufffd\n\ufffd", "\n").replace("\ufffd\n", "\n").replace("\n\ufffd", "\n")
+    else:
+        sent = damage.as_sent(raw, codec)
+    return damage.double_encoded(sent) > 0 if signature == "double_encoded" else "\ufffd" in sent
+
+
+def _says(kind: Kind, *, checkable: bool = True, signature: str | None = None, low: bool = False) -> Verdict:
+    return Verdict(
+        kind=kind,
+        scope=KINDS[kind].scope,
+        signature=signature,
+        checkable=checkable,
+        confidence="low" if low else "high",
+    )
