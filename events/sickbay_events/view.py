@@ -111,6 +111,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The writer's log clock when it wrote this: moves on also when no event comes."""
     live: bool = True
     """False while it still catches up."""
+    told_seq: int = 0
+    """Every derived event up to this log sequence stands in its stream."""
+    marked_seq: int = 0
+    """The last log sequence at which the digest of the whole state was taken: a multiple of 16,384."""
+    marked_digest: str = ""
     v: int = 1
 
 
