@@ -24,6 +24,7 @@ from nats_servers import NatsServer
 from sickbay.bus import topology
 from sickbay.bus.connect import connect
 from sickbay.bus.entries import read_entries
+from sickbay.bus.link import ClientSource
 from sickbay.bus.reader import CaughtUp, Chunk, LogReader
 
 TARGETS = 1_000
@@ -40,13 +41,6 @@ class _Outcome(msgspec.Struct):
     took_ms: int = 0
     queued_ms: int = 0
     seen_seq: int = 0
-
-
-class _Connected:
-    """A reader's source over one client."""
-
-    def __init__(self, client: Client) -> None:
-        self.client: Client | None = client
 
 
 def event(n: int) -> tuple[str, bytes, dict[str, str]]:
@@ -90,7 +84,7 @@ async def read_all(client: Client, *, decode: bool) -> float:
     decoder = msgspec.json.Decoder(_Outcome)
     counts: dict[bytes, int] = {}
     began = time.perf_counter()
-    reader = LogReader(_Connected(client), topology.LOG, after_seq=0)
+    reader = LogReader(ClientSource(client), topology.LOG, after_seq=0)
     async for item in reader:
         if isinstance(item, Chunk) and decode:
             for subject, outcome in zip(item.subjects, decoder.decode_lines(b"\n".join(item.payloads)), strict=True):

@@ -123,6 +123,10 @@ class NatsServer:
         if self._temporary is not None:
             self._temporary.cleanup()
 
+    def stop_keeping_store(self) -> None:
+        """End it in order; the store stays, for `restart` or to be looked at."""
+        self._end(signal.SIGTERM)
+
     def wipe(self) -> None:
         """Remove the store of a server that does not run."""
         assert not self.running

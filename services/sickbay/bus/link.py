@@ -206,6 +206,20 @@ class Link:
             _call(listener, error)
 
 
+class ClientSource:
+    """The `client` of a `Link` for a client that somebody else keeps, such as a FastStream broker."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @property
+    def client(self) -> Client | None:
+        """The client while it is connected, else None."""
+        # While nats-py's reconnect task still renews subscriptions, an answer could come before its subscription.
+        task = self._client._reconnection_task
+        return self._client if self._client.is_connected and (task is None or task.done()) else None
+
+
 def _call(listener: Callable[..., None], *arguments: object) -> None:
     try:
         listener(*arguments)

@@ -47,7 +47,7 @@ INACTIVE_S = 30  # the server drops a consumer of which nobody pulls for so long
 
 
 class Source(Protocol):
-    """Where the reader takes its connection from: a `Link`, or anything with a `client` like its."""
+    """Where the reader takes its connection from: a `Link`, or a `ClientSource` over another's client."""
 
     @property
     def client(self) -> Client | None:
@@ -156,7 +156,7 @@ class _Feed:
 class LogReader:
     """Async iterator over a stream, from `after_seq` + 1 on, for ever; see the module's text for its items.
 
-    source      a `Link`, or an object with a `client` property (None while there is no connection)
+    source      a `Link` or a `ClientSource`
     after_seq   the position: the last sequence that is done with, 0 for the beginning
     created_at  the creation time (RFC 3339, as the server says it) that the stream must have, or "" for any
     time_ns     the server's time of the message at `after_seq`, or 0: with it a rewritten log is noticed
@@ -191,7 +191,7 @@ class LogReader:
         self._interrupted = False
         self._retry_s = RETRY_MIN_S
         self._ended = False
-        self._last_heard = time.monotonic()
+        self._last_heard = self._looked_at = self._looking_since = time.monotonic()
 
     @property
     def age_s(self) -> float:
@@ -252,7 +252,12 @@ class LogReader:
             return "connection lost"
         if feed.broken:
             return f"consumer lost: {feed.broken}"
-        if feed.outstanding > 0 and time.monotonic() - feed.last_heard > SILENCE_S:
+        now = time.monotonic()
+        if now - self._looked_at > SILENCE_S / 3:
+            # Nobody asked for items for a while, or the loop was blocked: what came meanwhile is not read yet.
+            self._looking_since = now
+        self._looked_at = now
+        if feed.outstanding > 0 and now - max(feed.last_heard, self._looking_since) > SILENCE_S:
             return f"no heartbeat for {SILENCE_S} s"
         return ""
 
