@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 import nats.errors
 from nats.aio.client import Client
+
 from sickbay_events import Checkpoint, GateEntry, Policy, PolicyRefused, parse_rfc3339
 from sickbay_events.view import PolicyInForce
 
@@ -40,7 +41,7 @@ CHECK_S: Final = 0.25
 """How often the silence is looked at."""
 RETRY_MIN_S: Final = 0.02
 RETRY_MAX_S: Final = 2.0
-PAGE_WAIT_MIN_S: Final = 1.5
+PAGE_WAIT_MIN_S: Final = 0.25
 PAGE_WAIT_MAX_S: Final = 60.0
 """Between one paging that did not help and the next: doubles up to this while no checkpoint fits."""
 SWEEP_S: Final = 5.0
@@ -273,7 +274,9 @@ class Mirror:
             self._checkpoint_at_s = now_s
         if checkpoint.live:
             age_s = 0.0 if fed else max(0.0, (self.now_ms() - stamp_ms) / 1000)
-            self._fresh_at_s = now_s if fed else max(self._fresh_at_s, now_s - age_s)
+            # The first one known says how old the view is; later a fetched one can only make it younger.
+            known_s = now_s - age_s if before is None else self._fresh_at_s
+            self._fresh_at_s = max(known_s, now_s - age_s)
         self._compare(checkpoint)
 
     def _compare(self, checkpoint: Checkpoint) -> None:
@@ -321,7 +324,7 @@ class Mirror:
                 _log.debug("the view could not be read: %s", error)
                 self._retry_at_s = self._monotonic() + self._retry_s
                 self._retry_s = min(RETRY_MAX_S, self._retry_s * 2)
-            except Exception:  # a fault in here must not leave the gate blind
+            except Exception:  # noqa: BLE001 - a fault in here must not leave the gate blind
                 _log.exception("the mirror failed and goes on")
                 self._retry_at_s = self._monotonic() + RETRY_MAX_S
 
@@ -363,7 +366,8 @@ class Mirror:
         known_revision = self._checkpoint_revision
         self.resyncs += 1
         self._wants_load = self._wants_check = False
-        self._page_wait_s = min(PAGE_WAIT_MAX_S, max(PAGE_WAIT_MIN_S, self._page_wait_s * 2))
+        # A load that is not confirmed by a checkpoint makes the next one wait; the first two follow at once.
+        wait_s, self._page_wait_s = self._page_wait_s, min(PAGE_WAIT_MAX_S, max(PAGE_WAIT_MIN_S, self._page_wait_s * 2))
         now_s = self._monotonic()
         changes = self._view.finish_load([_change(entry) for entry in read.entries], now_s)
         for entry in read.entries:
@@ -373,12 +377,12 @@ class Mirror:
             ):
                 if entry.revision > known_revision:
                     # It moves, so a projector lives, and what the feed missed must be asked for more often.
-                    self._page_wait_s = PAGE_WAIT_MIN_S
+                    wait_s = self._page_wait_s = PAGE_WAIT_MIN_S
                 self._take_checkpoint(_change(entry), now_s, fed=False, stamp_ms=entry.time_ns // 1_000_000)
         for change in changes:
             self._take(change)
         # A fleet that lost its projector together must not ask together.
-        self._page_at_s = now_s + self._page_wait_s * random.uniform(0.75, 1.25)
+        self._page_at_s = now_s + wait_s * random.uniform(0.75, 1.25)
         self.is_loaded = True
         self._loaded.set()
 
@@ -400,5 +404,5 @@ def _change(entry: Entry) -> Change:
 def _call(listener: Callable[..., None], *arguments: object) -> None:
     try:
         listener(*arguments)
-    except Exception:  # a listener stops nobody
+    except Exception:  # noqa: BLE001 - a listener stops nobody
         _log.exception("a listener of the mirror failed")
