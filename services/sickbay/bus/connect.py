@@ -215,6 +215,8 @@ class _Watch:
 
     def next_server(self, servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
         """nats-py asks before each reconnect: the server tried least often, and the wait before it."""
+        if self.client is not None and self.client._transport is not None:
+            self.client._transport.close()  # nats-py forgets the socket of an attempt that timed out
         fewest = min(servers, key=lambda server: server.reconnects)
         return fewest, 0.0 if fewest.reconnects == 0 else self.backoff.wait_s()
 
