@@ -47,7 +47,9 @@ SENDS_MAX: Final = 12
 FAILURES_MAX: Final = 8
 """As is one that no stream took in so many spells, each of which ended with another event being taken."""
 TRY_AMONG: Final = 8
-"""While the log takes nothing, the tries go round among so many events, so that no single one is in the way."""
+TRIES_EACH: Final = 4
+"""While the log takes nothing, the oldest event is tried so often, then the next, round among `TRY_AMONG`, so
+that no single one is in the way of all."""
 BATCH: Final = 250
 
 Say: TypeAlias = Callable[[int, str, str], None]
@@ -273,7 +275,7 @@ class Flight:
         if not self.entries:
             self.blocked = ""  # the next event will tell
         among = list(islice(self.entries.values(), TRY_AMONG))
-        return [among[self._tries % len(among)]] if among else []
+        return [among[(self._tries - 1) // TRIES_EACH % len(among)]] if among else []
 
     # What comes back
 
