@@ -55,9 +55,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entries(msgspec.Struct, frozen=True):
-    """All entries under a subject, by rising revision, traces of deleted ones included. `last_seq` is the
-    stream's last sequence when the last page was read: every change up to `last_seq` is in them, later ones may
-    be. A key that changed meanwhile may appear twice; the later one counts."""
+    """All entries under a subject, by rising revision, traces of deleted ones included. `last_seq` is the revision of
+    the newest (0: there is none): every change of these keys up to it is in them. A key that changed while pages were
+    read may appear twice; the later one counts."""
 
     entries: list[Entry]
     last_seq: int
@@ -79,7 +79,7 @@ async def read_entries(
             body = {"seq": seq, "next_by_subj": subject, "batch": page}
             more = await pager.page(body, timeout_s)
             if not more:
-                return Entries(pager.entries, pager.last_seq)
+                return Entries(pager.entries, pager.entries[-1].revision if pager.entries else 0)
             seq = pager.entries[-1].revision + 1
     finally:
         await subscription.close()
@@ -101,7 +101,6 @@ class _Pager:
     def __init__(self, client: Client, stream: str) -> None:
         self.inbox = client.new_inbox()
         self.entries: list[Entry] = []
-        self.last_seq = 0
         self._client = client
         self._stream = stream
         self._single = False
@@ -139,7 +138,6 @@ class _Pager:
 
     def _end(self, done: asyncio.Future[bool], status: int, headers: bytes) -> None:
         if status == 204:
-            self.last_seq = int(header_value(headers, b"Nats-Last-Sequence") or 0)
             done.set_result(int(header_value(headers, b"Nats-Num-Pending") or 0) > 0)
         elif status == 404:
             done.set_result(False)
