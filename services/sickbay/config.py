@@ -64,8 +64,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: Annotated[
         int,
         Meta(ge=0, le=65_535),
-        _says("port of the embedded NATS server on 127.0.0.1", "a port, 0 for a free one"),
-    ] = 4222
+        _says("port of the embedded NATS server on 127.0.0.1", "a port; 0: the last one it had, else a free one"),
+    ] = 0
+    sync_always: Annotated[
+        bool, _says("the embedded NATS writes to the disk before it acknowledges: survives power cuts", "1 or 0")
+    ] = False
     http: Annotated[
         str, _says("where `sickbay serve` answers /healthz and shows the event contract", "host:port, or off")
     ] = "127.0.0.1:8480"

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from sickbay_events import CallOutcome, Override, PolicyChanged, Scope, Target, encode, parse_rfc3339, rfc3339
-from sickbay_events.codec import POLICY_SUBJECT, outcome_subject, override_subject
+from sickbay_events import CallOutcome, Override, Scope, Target, encode, parse_rfc3339, rfc3339
+from sickbay_events.codec import outcome_subject, override_subject
 
 from .bus.connect import BusError
 from .bus.jetstream import JetStreamApi
@@ -62,6 +62,19 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     id: str
     duplicate: bool = False
+
+
+def scope_of(provider: str, model: str | None) -> Scope:
+    """The scope a person names: a host, a credential (`host#alias`), or a model there (SPEC 4.7).
+
+    Raises `ActRefused` naming the field.
+    """
+    host, mark, alias = provider.partition("#")
+    if not host:
+        raise ActRefused("provider", provider, "a host or a label, such as openrouter.ai or openrouter.ai#team-a")
+    if model is not None and not model:
+        raise ActRefused("model", model, "a model id, or nothing for the whole host")
+    return Scope(host, alias if mark or model is not None else None, model)
 
 
 def read_duration_s(text: str) -> float:
@@ -142,14 +155,6 @@ async def publish_override(
     return await publish(client, subject, encode(override), new_id())
 
 
-async def publish_policy(client: Client, policy: dict[str, Any], *, actor: str, reason: str, expect_seq: int) -> Ack:
-    """Store a whole policy, if the newest one of the control stream is still the one at `expect_seq` (0: none
-    yet), so that two operators cannot wipe each other (SPEC 7). Raises `NotStored` when it is not."""
-    event = PolicyChanged(policy=policy, actor=actor, reason=reason)
-    headers = {"Nats-Expected-Last-Subject-Sequence": str(expect_seq)}
-    return await publish(client, POLICY_SUBJECT, encode(event), new_id(), headers)
-
-
 async def publish_outcome(client: Client, target: Target, outcome: CallOutcome, *, replica: str) -> Ack:
     """Store one outcome, as a raw publisher would. Raises `ActRefused` for an empty target, `NameRefused`,
     `NotStored`."""
@@ -165,14 +170,10 @@ def new_id() -> str:
     return secrets.token_hex(12)
 
 
-async def publish(
-    client: Client, subject: str, payload: bytes, msg_id: str, headers: dict[str, str] | None = None
-) -> Ack:
+async def publish(client: Client, subject: str, payload: bytes, msg_id: str) -> Ack:
     """Publish into whichever stream takes the subject and wait for its word. Raises `NotStored`, `NoJetStream`."""
     try:
-        reply = await client.request(
-            subject, payload, timeout=ACK_TIMEOUT_S, headers={"Nats-Msg-Id": msg_id, **(headers or {})}
-        )
+        reply = await client.request(subject, payload, timeout=ACK_TIMEOUT_S, headers={"Nats-Msg-Id": msg_id})
     except nats.errors.NoRespondersError:
         raise NotStored(subject, "no stream takes it; is `sickbay serve` running against this NATS?") from None
     except (TimeoutError, nats.errors.Error) as error:

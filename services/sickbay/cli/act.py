@@ -9,10 +9,10 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
-from sickbay_events import KINDS, CallOutcome, Scope, Target, provider_of
+from sickbay_events import KINDS, CallOutcome, Target, provider_of
 
 from ..config import Settings
-from ..operate import Ack, ActRefused, publish_outcome, publish_override, read_duration_s
+from ..operate import Ack, ActRefused, publish_outcome, publish_override, read_duration_s, scope_of
 from .base import AsJson, DataFolder, NatsUrl, Provider, connected, console, print_json, run
 
 Model: TypeAlias = Annotated[str | None, typer.Argument(help="Model id as it is sent; without it the whole host.")]
@@ -158,7 +158,7 @@ def _override(
     length: str | None = None,
     until: str | None = None,
 ) -> None:
-    scope = scope_of(provider, model)
+    scope = scope_of(_name(provider), model)
     for_s = None if length is None else read_duration_s(length)
     if action != "clear" and (for_s is None) == (until is None):
         raise ActRefused("--for, --until", None, f"one of the two: {action} must end, and only once")
@@ -171,17 +171,6 @@ def _override(
 
     what = scope.provider if scope.model is None else f"{scope.provider} {scope.model}"
     _print_ack(run(work()), as_json, f"{action} {what}")
-
-
-def scope_of(provider: str, model: str | None) -> Scope:
-    """The scope an operator names: a host, a credential (`host#alias`), or a model there (SPEC 4.7)."""
-    name = _name(provider)
-    host, mark, alias = name.partition("#")
-    if not host:
-        raise ActRefused("provider", provider, "a host or a label, such as openrouter.ai or openrouter.ai#team-a")
-    if model is not None and not model:
-        raise ActRefused("model", model, "a model id, or nothing for the whole host")
-    return Scope(host, alias if mark or model is not None else None, model)
 
 
 def _name(provider: str) -> str:

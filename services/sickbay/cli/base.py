@@ -115,9 +115,12 @@ def nats_options(found: Settings, name: str) -> NatsOptions:
 
     Raises `SaysNo` if there is neither.
     """
-    if found.nats:
+    from ..bus.embedded import saved_url  # needs POSIX locks, a client elsewhere does not
+
+    url = found.nats or saved_url(found.data_folder)
+    if url:
         return NatsOptions.from_url(
-            found.nats,
+            url,
             creds=found.creds or None,
             tls_ca=found.tls_ca or None,
             inbox_prefix=found.inbox_prefix,

@@ -1,0 +1,294 @@
+"""The services as a FastStream application: life cycle, health, alerts, the event contract.
+
+    faststream run sickbay.app:app          # settings from the environment; or `sickbay serve`, which says more
+
+The fold does not run on FastStream's connection but on a `Link` of its own: a nats-py client that the server
+answered with most -ERR lines is closed for good, FastStream cannot replace the client it was started with, and
+a Link does. So alerts may be lost with their connection, the fold goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+import nats.errors
+from fast_depends.msgspec import MsgSpecSerializer
+from faststream import AckPolicy
+from faststream.asgi import AsgiFastStream, AsgiResponse, get
+from faststream.nats import JStream, NatsBroker
+from nats.aio.client import Client
+from nats.js.api import ConsumerConfig, DeliverPolicy
+
+from sickbay_events import Policy
+
+from .bus.connect import NatsOptions, connect
+from .bus.embedded import EmbeddedServer
+from .bus.link import Link
+from .bus.topology import DEAD, DEAD_PREFIX, TRANSITIONS, Limits, TopologyReport, ensure
+from .config import Settings
+from .contract import Doc, document, documented, schema_of, specification
+from .projector import Projector
+from .projector.deadletters import Letter
+from .rpc import Rpc
+
+_log = logging.getLogger("sickbay.services")
+Handler: TypeAlias = Callable[..., Awaitable[None]]
+
+CONNECT_TIMEOUT_S: Final = 30.0
+LIVE: Final = ("standby", "writing")
+"""Phases in which the state is whole up to the log's end, so that questions can be answered from it."""
+RPC_RETRY_S: Final = 0.5
+SERVICES: Final = "services"
+ALERTS: Final = "sickbay-alerts"
+"""Durable consumers of this name tell each transition to one of the services, also after all were down."""
+
+
+class Transition(msgspec.Struct, kw_only=True):
+    """A derived event as people read it; every field that a line of the log needs."""
+
+    type: str
+    provider: str
+    rule: str
+    cause_seq: int
+    model: str | None = None
+    until: str | None = None
+    enforced: bool = True
+    kind: str | None = None
+    status: int | None = None
+    replica: str | None = None
+    reason: str | None = None
+    actor: str | None = None
+    by: str | None = None
+    old: str | None = None
+    new: str | None = None
+    signature: str | None = None
+    numbers: dict[str, int] = {}
+
+
+class Broker(NatsBroker):
+    """FastStream's broker on a connection that is made as all others of Sickbay are: bounded and explained."""
+
+    options: NatsOptions | None = None
+
+    async def _connect(self) -> Client:
+        if self.options is None:
+            raise RuntimeError("the application's lifespan says where NATS is before the broker starts")
+        client = await connect(self.options, timeout_s=CONNECT_TIMEOUT_S)
+        self.config.connect(client)
+        return client
+
+
+class Services:
+    """Embedded NATS where none is named, streams, projector and questions: one process of the services."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.url = settings.nats
+        self.topology: TopologyReport | None = None
+        self.projector: Projector | None = None
+        self._embedded: EmbeddedServer | None = None
+        self._link: Link | None = None
+        self._fold: asyncio.Task[None] | None = None
+        self._rpc: Rpc | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def options(self) -> NatsOptions:
+        """How this process reaches NATS."""
+        found = self.settings
+        return NatsOptions.from_url(
+            self.url,
+            creds=found.creds or None,
+            tls_ca=found.tls_ca or None,
+            inbox_prefix=found.inbox_prefix,
+            name=f"sickbay-services {found.replica_name}",
+        )
+
+    async def start(self) -> None:
+        """Start all of it; if that fails, stop what was started. Raises `BusError`, `PolicyRefused`, `OSError`."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        limits = Limits()
+        if not self.url:
+            port = self.settings.port or None
+            embedded = EmbeddedServer(self.settings.data_folder, port=port, sync_always=self.settings.sync_always)
+            self._embedded = embedded
+            await embedded.start()
+            self.url = embedded.url
+            limits = limits.fitted(embedded.free_bytes)
+        self._link = link = Link(self.options)
+        link.start()
+        client = await link.wait_connected(CONNECT_TIMEOUT_S)
+        self.topology = await ensure(client, limits)
+        for line in (*self.topology.problems, *self.topology.notes):
+            _log.warning("%s", line)
+        self.projector = Projector(link, name=self.settings.replica_name, policy=_policy(self.settings))
+        self._fold = asyncio.create_task(self.projector.run(), name="sickbay-projector")
+        link.listen(connected=self._on_connected)
+
+    def _on_connected(self, client: Client, fresh: bool) -> None:
+        if not fresh:
+            return  # the same client has renewed its own subscriptions
+        if self._answering is not None:
+            self._answering.cancel()
+        self._answering = task = asyncio.create_task(self._answer(client), name="sickbay-rpc")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, client: Client) -> None:
+        """Take questions on this client, once the state is worth asking."""
+        assert self.projector is not None
+        while self.projector.health().phase not in LIVE:  # noqa: ASYNC110 - the phase is a fact, not an event
+            await asyncio.sleep(0.02)
+        rpc = Rpc(client, self.projector, instance=self.settings.replica_name)
+        while self._rpc is not rpc:
+            try:
+                await rpc.start()
+            except (nats.errors.Error, OSError):
+                await rpc.stop()
+                await asyncio.sleep(RPC_RETRY_S)
+            else:
+                self._rpc = rpc
+
+    def health(self) -> dict[str, Any]:
+        """`ok`, and the facts behind it."""
+        if self.projector is None:
+            return {"ok": False, "why": "not started"}
+        connected = self._link is not None and self._link.client is not None
+        found = self.projector.health()
+        folding = self._fold is not None and not self._fold.done()
+        ok = connected and folding and found.phase in LIVE
+        return {"ok": ok, "connected": connected, "projector": msgspec.to_builtins(found)}
+
+    async def stop(self) -> None:
+        """Stop all of it, last started first. Never raises."""
+        for task in self._tasks:
+            task.cancel()
+        if self._rpc is not None:
+            await self._rpc.stop()
+        if self.projector is not None:
+            with contextlib.suppress(Exception):
+                await self.projector.stop()
+        if self._fold is not None:
+            self._fold.cancel()
+            await asyncio.wait([self._fold])
+        if self._link is not None:
+            await self._link.close()
+        if self._embedded is not None:
+            await self._embedded.stop()
+
+
+def make_app(settings: Settings | None = None) -> AsgiFastStream:
+    """The application. Without settings they are read from the environment when it starts."""
+    broker = Broker(serializer=MsgSpecSerializer(), logger=None, graceful_timeout=5.0)
+    running: list[Services] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        services = Services(settings or Settings.from_environment())
+        await services.start()
+        broker.options = services.options
+        running.append(services)
+        try:
+            yield
+        finally:
+            running.clear()
+            await services.stop()
+
+    @get
+    async def healthz(_scope: Any) -> AsgiResponse:
+        """200 while the fold is live and connected, 503 otherwise, with the facts."""
+        found = running[0].health() if running else {"ok": False, "why": "not started"}
+        headers = {"Content-Type": "application/json"}
+        return AsgiResponse(json.dumps(found).encode(), 200 if found["ok"] else 503, headers)
+
+    documented(broker)
+    _alerts(broker)
+    contract = specification(broker)
+
+    @get(include_in_schema=False)
+    async def asyncapi(_scope: Any) -> AsgiResponse:
+        """The event contract."""
+        return AsgiResponse(json.dumps(document(contract)).encode(), 200, {"Content-Type": "application/json"})
+
+    made = AsgiFastStream(
+        broker,
+        asgi_routes=[("/healthz", healthz), ("/asyncapi.json", asyncapi)],
+        lifespan=lifespan,
+        logger=None,
+        specification=contract,
+    )
+    made.context.set_global(SERVICES, running)
+    return made
+
+
+def services_of(app: AsgiFastStream) -> Services:
+    """The services that an application runs. Raises `IndexError` while it does not."""
+    running: list[Services] = app.context.get(SERVICES)
+    return running[0]
+
+
+def _alerts(broker: NatsBroker) -> None:
+    """Subscribers that put transitions and dead letters into the services' own log.
+
+    The ack policy is explicit, since FastStream's default drops an event for good when a handler raises.
+    """
+
+    def subscribe(subject: str, stream: str, name: str, says: str) -> Callable[[Handler], object]:
+        return broker.subscriber(
+            subject,
+            queue=ALERTS,
+            durable=f"{ALERTS}-{name}",
+            stream=JStream(stream, declare=False),
+            config=ConsumerConfig(deliver_policy=DeliverPolicy.NEW),
+            ack_policy=AckPolicy.NACK_ON_ERROR,
+            title=f"alerts.{name}",
+            description=says,
+        )
+
+    async def transition(event: Annotated[Transition, Doc(schema_of(Transition))]) -> None:
+        log_transition(event)
+
+    async def dead(event: Annotated[Letter, Doc(schema_of(Letter))]) -> None:
+        _log.warning("an event could not be read: %s at %d, %s", event.reason, event.seq, event.why)
+
+    subscribe("sickbay.*.>", TRANSITIONS, "transitions", "Holds, releases, health and warnings.")(transition)
+    subscribe(f"{DEAD_PREFIX}>", DEAD, "dead", "Events that could not be read.")(dead)
+
+
+def log_transition(event: Transition) -> None:
+    """One line for one transition: WARNING for what denies or warns, INFO for the rest."""
+    what = event.provider if event.model is None else f"{event.provider} {event.model}"
+    facts = {key: value for key, value in msgspec.to_builtins(event).items() if value is not None}
+    extra = {"sickbay": facts}
+    if event.type == "held":
+        shadow = "" if event.enforced else " (shadow: not enforced)"
+        _log.warning("held: %s by %s until %s%s", what, event.rule, event.until, shadow, extra=extra)
+    elif event.type == "released":
+        _log.info("released: %s from %s by %s", what, event.rule, event.by, extra=extra)
+    elif event.type == "warning":
+        _log.warning("%s: %s %s", event.rule, what, event.signature or event.replica or "", extra=extra)
+    else:
+        _log.info("%s: %s is %s, was %s", event.type, what, event.new, event.old, extra=extra)
+
+
+def _policy(settings: Settings) -> Policy | None:
+    if not settings.policy:
+        return None
+    return Policy.from_toml(Path(settings.policy).expanduser().read_text(encoding="utf-8"))
+
+
+app = make_app()

@@ -1,0 +1,216 @@
+"""Commands that run or describe the services: serve, asyncapi."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from ..config import Settings
+from .base import DataFolder, SaysNo, console
+from .demo.pipes import lines_of_stdin
+
+Listen: TypeAlias = Annotated[
+    str | None, typer.Option("--http", metavar="HOST:PORT", help="Where /healthz is, or off.")
+]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(serve)
+    app.command()(asyncapi)
+
+
+def serve(
+    *,
+    nats: Annotated[
+        str | None,
+        typer.Option("--nats", metavar="URL", help="NATS to use; without it one is run here."),
+    ] = None,
+    data: DataFolder = None,
+    port: Annotated[int | None, typer.Option(help="Port of the embedded NATS; default the last one it had.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="Policy file (TOML) that seeds an empty log.")] = None,
+    http: Listen = None,
+    sync_always: Annotated[
+        bool | None, typer.Option("--sync-always", help="Embedded NATS: write to the disk before acknowledging.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    until_stdin_closes: Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)] = False,
+) -> None:
+    """Run everything in one process: NATS (unless you name one), the projector, the answers to questions.
+
+    Example: sickbay serve --data /var/lib/sickbay
+    """
+    settings = Settings.from_environment(
+        nats=nats,
+        data=data,
+        port=port,
+        policy=None if policy is None else str(policy),
+        http=http,
+        sync_always=sync_always,
+        log_level=log_level,
+    )
+    with _loop_runner() as runner:
+        runner.run(_serve(settings, until_stdin_closes=until_stdin_closes))
+
+
+@contextlib.contextmanager
+def _loop_runner() -> Iterator[asyncio.Runner]:
+    factory = None
+    if sys.platform != "win32":
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        yield runner
+
+
+async def _serve(settings: Settings, *, until_stdin_closes: bool) -> None:
+    from ..app import make_app
+
+    logging.basicConfig(
+        level=settings.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
+    )
+    ended = _ended()
+    watch = asyncio.create_task(_stdin_closes(ended)) if until_stdin_closes else None
+    app = make_app(settings)
+    listener = _listener(settings)
+    try:
+        async with _started(app, ended), _http(app, listener):
+            if not ended.is_set():
+                _say_ready(app, settings, listener)
+            await ended.wait()
+    finally:
+        if watch is not None:
+            watch.cancel()
+        if listener is not None:
+            listener.close()
+
+
+def _ended() -> asyncio.Event:
+    """Set by SIGTERM or SIGINT; a second signal ends the process at once."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if ended.is_set():
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    return ended
+
+
+async def _stdin_closes(ended: asyncio.Event) -> None:
+    async for _ in lines_of_stdin():
+        pass
+    ended.set()
+
+
+@asynccontextmanager
+async def _started(app: Any, ended: asyncio.Event) -> AsyncIterator[None]:
+    """The application between start and stop; a signal during the start cancels it."""
+    context = app.start_lifespan_context()
+    start = asyncio.ensure_future(context.__aenter__())
+    over = asyncio.ensure_future(ended.wait())
+    await asyncio.wait((start, over), return_when=asyncio.FIRST_COMPLETED)
+    over.cancel()
+    if not start.done():
+        start.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await start
+        yield
+        return
+    start.result()
+    try:
+        yield
+    finally:
+        await context.__aexit__(None, None, None)
+
+
+def _listener(settings: Settings) -> socket.socket | None:
+    """A bound socket for HTTP, made here so that a taken port is a plain error."""
+    address = settings.http_address
+    if address is None:
+        return None
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    made = socket.socket(family)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((address[0].strip("[]"), address[1]))
+    except OSError as error:
+        made.close()
+        raise SaysNo(f"--http {settings.http}: {error.strerror or error}; name another one, or off") from error
+    return made
+
+
+@asynccontextmanager
+async def _http(app: Any, listener: socket.socket | None) -> AsyncIterator[None]:
+    """Answer HTTP on the socket by uvicorn, which here neither handles signals nor the application's life."""
+    if listener is None:
+        yield
+        return
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    server = Server(uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False))
+    task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+def _say_ready(app: Any, settings: Settings, listener: socket.socket | None) -> None:
+    from ..app import services_of
+
+    services = services_of(app)
+    out = console()
+    out.print(f"sickbay {version('sickbay')} is ready", markup=False)
+    if settings.nats:
+        out.print(f"  NATS      {', '.join(services.options.servers)}", markup=False)
+    else:
+        folder = settings.data_folder.absolute()
+        out.print(f"  NATS      {services.options.servers[0]}, embedded in {folder}", markup=False)
+        out.print(f"  connect   sickbay.connect() here with SICKBAY_DATA={folder}, or", markup=False)
+        out.print(f"            SICKBAY_NATS=$(cat {folder / 'nats.url'})", markup=False, soft_wrap=True)
+    if listener is not None:
+        host, port = listener.getsockname()[:2]
+        out.print(f"  health    http://{host}:{port}/healthz", markup=False)
+    out.print("  ask       sickbay status", markup=False)
+    sys.stdout.flush()
+
+
+def asyncapi(
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; default standard output.")] = None,
+) -> None:
+    """Print the event contract as an AsyncAPI document (JSON).
+
+    Example: sickbay asyncapi -o asyncapi.json
+    """
+    from ..app import app
+    from ..contract import document
+
+    text = json.dumps(document(app.schema), indent=2, ensure_ascii=False) + "\n"
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        out.write_text(text, encoding="utf-8")

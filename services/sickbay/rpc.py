@@ -1,0 +1,279 @@
+"""Questions to a process that folds along, by request and reply, and an operator's acts.
+
+A nats.micro service named `sickbay`: `nats micro ls|info|stats` show it, several instances share the work by
+queue group, and what is wrong with a request comes back as a service error with a code and the field's name.
+
+    sickbay.v1.status      {"provider"?, "model"?, "all"?, "limit"?, "after"?}   what is held, or all targets by pages
+    sickbay.v1.decide      {"provider", "model", "replica"?}          a decision with the target's whole counters
+    sickbay.v1.explain     {"provider", "model"?}                     the documents of a scope and of those around it
+    sickbay.operate.v1.hold|allow|clear  {"provider", "model"?, "reason", "actor", "for_s"? or "until"?}
+
+Answers carry times left (`_s`), and the log sequence they rest on.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Awaitable, Callable, Iterable
+from importlib.metadata import version
+from itertools import islice
+from typing import Annotated, Any, Final, Protocol, TypeAlias
+
+import msgspec
+import nats.errors
+from msgspec import Meta
+from nats.aio.client import Client
+from nats.micro import add_service
+from nats.micro.request import Request
+from nats.micro.service import Service
+
+from sickbay_events import NameRefused, Scope, Target, rfc3339
+from sickbay_projections import Fleet
+
+from .bus.connect import BusError
+from .operate import ActRefused, publish_override, scope_of
+from .projector.health import ProjectorHealth
+
+_log = logging.getLogger("sickbay.rpc")
+
+NAME: Final = "sickbay"
+QUEUE_GROUP: Final = "sickbay"
+LIMIT_MAX: Final = 1_000
+REPLY_BYTES_MAX: Final = 900_000
+"""NATS refuses messages over 1 MB by default; a longer answer goes on at `next`."""
+BAD_REQUEST: Final = "400"
+NOT_STORED: Final = "503"
+
+Name: TypeAlias = Annotated[str, Meta(max_length=1_024)]
+
+
+class Ask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Base of requests. An unknown field is an error here: a question misspelled has no true answer."""
+
+
+class StatusAsk(Ask, kw_only=True):
+    """What is held now; with `all`, every target."""
+
+    provider: Name | None = None
+    model: Name | None = None
+    all: bool = False
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 200
+    after: str = ""
+    """Scope key to go on after: `next` of the answer before."""
+
+
+class DecideAsk(Ask, kw_only=True):
+    """May this replica call this target now?"""
+
+    provider: Name
+    model: Name
+    replica: Name = ""
+
+
+class ExplainAsk(Ask, kw_only=True):
+    """Everything that is known about a scope and the scopes around it."""
+
+    provider: Name
+    model: Name | None = None
+
+
+class OperateAsk(Ask, kw_only=True):
+    """An operator's act. `reason` and `actor` say why and who."""
+
+    provider: Name
+    reason: str
+    actor: str
+    model: Name | None = None
+    until: str | None = None
+    for_s: float | None = None
+
+
+class Folds(Protocol):
+    """What is asked: a process that folds along (a `Projector`)."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The whole state."""
+        ...
+
+    def now_ms(self) -> int:
+        """Log time now."""
+        ...
+
+    def health(self) -> ProjectorHealth:
+        """Facts about this process."""
+        ...
+
+
+def status(folds: Folds, ask: StatusAsk) -> dict[str, Any]:
+    """Answer to `StatusAsk`: documents of what is held, or of all targets, one page."""
+    fleet, now_ms = folds.fleet, folds.now_ms()
+    wanted = None if ask.provider is None else scope_of(ask.provider, ask.model).key
+    keys: Iterable[str] = fleet.keys() if ask.all else (key for key, _ in fleet.entries())
+    within = sorted(key for key in keys if key > ask.after and (wanted is None or _is_within(key, wanted)))
+    documents: list[dict[str, Any]] = []
+    last, size = "", 0
+    for key in islice(within, ask.limit):
+        found = fleet.document(key, now_ms)
+        last = key
+        if found is None:
+            continue
+        size += len(msgspec.json.encode(found))
+        if documents and size > REPLY_BYTES_MAX:
+            break
+        documents.append(found)
+    more = bool(within) and last != within[-1]
+    return {
+        **_head(fleet, now_ms),
+        "projector": msgspec.to_builtins(folds.health()),
+        "scopes": documents,
+        "next": last if more else None,
+    }
+
+
+def decide(folds: Folds, ask: DecideAsk) -> dict[str, Any]:
+    """Answer to `DecideAsk`: the decision, and under `counters` the documents it rests on, widest scope first."""
+    fleet, now_ms = folds.fleet, folds.now_ms()
+    target = Target(ask.provider, ask.model)
+    decision = fleet.decide(target, now_ms, replica=ask.replica)
+    keys = () if target.is_empty else target.keys
+    counters = [found for key in keys if (found := fleet.document(key, now_ms)) is not None]
+    return {**_head(fleet, now_ms), **msgspec.to_builtins(decision), "seq": fleet.seq, "counters": counters}
+
+
+def explain(folds: Folds, ask: ExplainAsk) -> dict[str, Any]:
+    """Answer to `ExplainAsk`: the decision where a model is named, and the documents of the scopes around it."""
+    fleet, now_ms = folds.fleet, folds.now_ms()
+    scope = scope_of(ask.provider, ask.model)
+    chain = [Scope(scope.host)]
+    if scope.alias is not None:
+        chain.append(Scope(scope.host, scope.alias))
+    if scope.model is not None:
+        chain.append(scope)
+    found = [document for part in chain if (document := fleet.document(part.key, now_ms)) is not None]
+    answer = {**_head(fleet, now_ms), "scope": scope.key, "scopes": found}
+    if ask.model is not None:
+        answer["decision"] = msgspec.to_builtins(fleet.decide(Target(ask.provider, ask.model), now_ms))
+    return answer
+
+
+def _head(fleet: Fleet, now_ms: int) -> dict[str, Any]:
+    return {"seq": fleet.seq, "policy_seq": fleet.policy_seq, "at": rfc3339(now_ms)}
+
+
+def _is_within(key: str, wanted: str) -> bool:
+    """A scope below the wanted one, or one around it."""
+    return f"{key}.".startswith(f"{wanted}.") or f"{wanted}.".startswith(f"{key}.")
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """One row of the table of endpoints."""
+
+    subject: str
+    ask: type[Ask]
+    example: str
+    says: str
+
+    @property
+    def name(self) -> str:
+        """Name of the endpoint: the last word of its subject."""
+        return self.subject.rpartition(".")[2]
+
+
+_TARGET_EXAMPLE: Final = '"provider":"openrouter.ai","model":"z-ai/glm-5.3"'
+_ACT_EXAMPLE: Final = f'{{{_TARGET_EXAMPLE},"reason":"maintenance","actor":"ana"'
+ENDPOINTS: Final = (
+    Endpoint("sickbay.v1.status", StatusAsk, "{}", "What is held now and for how long; with all, every target."),
+    Endpoint("sickbay.v1.decide", DecideAsk, f"{{{_TARGET_EXAMPLE}}}", "May this target be called, and its counters."),
+    Endpoint(
+        "sickbay.v1.explain", ExplainAsk, f"{{{_TARGET_EXAMPLE}}}", "All that is known of a scope and its parents."
+    ),
+    Endpoint("sickbay.operate.v1.hold", OperateAsk, f'{_ACT_EXAMPLE},"for_s":1800}}', "Keep every replica from it."),
+    Endpoint("sickbay.operate.v1.allow", OperateAsk, f'{_ACT_EXAMPLE},"for_s":600}}', "Let calls pass in any case."),
+    Endpoint("sickbay.operate.v1.clear", OperateAsk, f"{_ACT_EXAMPLE}}}", "End its holds, forget its counts."),
+)
+
+_QUESTIONS: Final[dict[type[Ask], Callable[[Folds, Any], dict[str, Any]]]] = {
+    StatusAsk: status,
+    DecideAsk: decide,
+    ExplainAsk: explain,
+}
+
+
+class Rpc:
+    """The service on one client. Belongs to the client's event loop; make another one for another client."""
+
+    def __init__(self, client: Client, folds: Folds, *, instance: str) -> None:
+        self._client, self._folds, self._instance = client, folds, instance
+        self._service: Service | None = None
+
+    async def start(self) -> None:
+        """Take requests from now on. Raises `nats.errors.Error` when the connection is gone."""
+        with warnings.catch_warnings():
+            # nats-py's service calls datetime.utcnow(), which Python deprecates from 3.12 on.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            service = await add_service(
+                self._client,
+                name=NAME,
+                version=version("sickbay"),
+                description="Which (provider, model) may be called now, and why.",
+                queue_group=QUEUE_GROUP,
+                metadata={"instance": self._instance},
+            )
+        self._service = service
+        for row in ENDPOINTS:
+            metadata = {"says": row.says, "example": row.example, "schema": _schema(row.ask)}
+            await service.add_endpoint(
+                name=row.name, subject=row.subject, handler=self._handler(row), metadata=metadata
+            )
+
+    async def stop(self) -> None:
+        """Take no more requests. Never raises."""
+        service, self._service = self._service, None
+        if service is None:
+            return
+        try:
+            await service.stop()
+        except (nats.errors.Error, OSError):
+            _log.debug("the service's subscriptions went with their connection")
+
+    def _handler(self, row: Endpoint) -> Callable[[Request], Awaitable[None]]:
+        decoder = msgspec.json.Decoder(row.ask)
+
+        async def handle(request: Request) -> None:
+            if not request._msg.reply:
+                return  # published, not requested: there is nobody to answer
+            try:
+                ask = decoder.decode(request.data or b"{}")
+                answer = await self._answer(row, ask)
+            except (msgspec.DecodeError, UnicodeDecodeError, NameRefused, ActRefused) as error:
+                await _refuse(request, BAD_REQUEST, f"{error}; an example is {row.example}")
+            except BusError as error:
+                await _refuse(request, NOT_STORED, str(error))
+            else:
+                await request.respond(msgspec.json.encode(answer))
+
+        return handle
+
+    async def _answer(self, row: Endpoint, ask: Ask) -> dict[str, Any]:
+        question = _QUESTIONS.get(row.ask)
+        if question is not None:
+            return question(self._folds, ask)
+        assert isinstance(ask, OperateAsk)
+        scope = scope_of(ask.provider, ask.model)
+        ack = await publish_override(
+            self._client, scope, row.name, reason=ask.reason, actor=ask.actor, until=ask.until, for_s=ask.for_s
+        )
+        found: dict[str, Any] = msgspec.to_builtins(ack)
+        return found
+
+
+async def _refuse(request: Request, code: str, why: str) -> None:
+    # A header is one line of printable text; a name in it may hold anything.
+    line = " ".join(why.split()).encode("ascii", "backslashreplace").decode()[:1_000]
+    await request.respond_error(code, line, msgspec.json.encode({"error": {"code": code, "why": why}}))
+
+
+def _schema(ask: type[Ask]) -> str:
+    return msgspec.json.encode(msgspec.json.schema(ask)).decode()
