@@ -43,7 +43,8 @@ def judge_answer(
     if not start:
         return _says("ok", checkable=False) if status in (202, 204, 205) else _says("empty_output", signature="empty_body")
     if start[0] == "<":
-        return _says("malformed_output", signature="html")
+        # A page where an answer should be: a wrong base address or a login wall, never the model.
+        return _says("wrong_endpoint", signature="html")
     answer = Answer()
     error: Json = None
     if content_type.startswith("text/event-stream") or start.startswith(_STREAM_START):

@@ -115,7 +115,7 @@ _MARK: Final = re.compile(
     r"assistant|user|system|tool|observation|channel|message|return|call|start|constrain|python_tag|fim_\w{2,8}|end_of_turn|"
     r"tool_call_begin|tool_call_end|tool_calls_section_begin|tool_calls_section_end|tool_call_argument_begin|"
     r"end_of_role|start_of_role|endofprompt|END_OF_TURN_TOKEN|START_OF_TURN_TOKEN|CHATBOT_TOKEN|USER_TOKEN)\|>"
-    r"|<｜[^｜\n]{2,40}｜>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|</?s>(?=\s*$)|^\s*<s>"
+    r"|<｜[^｜\n]{2,40}｜>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|(?:</?s>|<eos>|<bos>|<pad>|<unk>)(?=\s*\Z)|\A\s*<(?:s|bos)>"
     r"|\[gMASK\]|<\|?sop\|?>|\[TOOL_CALLS\]|<unused\d{1,3}>|<0x[0-9A-F]{2}>|\]<\]minimax\[>\["
 )
 _CODE_SPAN: Final = re.compile(r"```[^`]{0,20000}```|`[^`\n]{1,400}`|~~~[^~]{0,20000}~~~")
@@ -148,6 +148,8 @@ def control_token(text: str) -> str | None:
 
 LOOP_REPEATS_MIN: Final = 10
 LOOP_CHARS_MIN: Final = 300
+LOOP_WORDS_CHARS_MIN: Final = 80
+"""A shorter loop counts if it is one word or two, twenty times, and nearly all of the text."""
 _LETTERS: Final = re.compile(r"([^\W\d_]|!)\1{39,}")
 
 
@@ -158,7 +160,7 @@ def loop(text: str) -> bool:
         return False
     if _row_of_one(stripped):
         return True
-    if len(stripped) < LOOP_CHARS_MIN:
+    if len(stripped) < LOOP_WORDS_CHARS_MIN:
         return False
     tail = stripped[-4096:]
     # The end of a loop is not the end of its phrase: the period is the way back to the last 24 characters.
@@ -170,7 +172,8 @@ def loop(text: str) -> bool:
         period = len(tail) - width - at
         repeats = _repeats(tail, period)
         covered = repeats * period
-        if repeats >= LOOP_REPEATS_MIN and covered >= LOOP_CHARS_MIN and covered * 3 >= min(len(stripped), 4096):
+        long_loop = repeats >= LOOP_REPEATS_MIN and covered >= LOOP_CHARS_MIN and covered * 3 >= len(tail)
+        if long_loop or (repeats >= 20 and covered * 5 >= len(stripped) * 4):
             unit = tail[-period:]
             return sum(c.isalpha() for c in unit) * 3 >= len(unit.replace(" ", "")) > 0
     return False

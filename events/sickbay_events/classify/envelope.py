@@ -75,6 +75,8 @@ class Envelope(NamedTuple):
     """Machine codes as the provider spelled them, the most specific first."""
     text: str
     """Every sentence, in lower case, straight quotes, lines joined by a newline."""
+    relayed: bool
+    """Whether an upstream's own envelope was found inside this one."""
     body_status: int | None
     """An HTTP status that the body names (a relay's upstream, an error inside a 200)."""
 
@@ -176,7 +178,7 @@ def read_envelope(status: int | None, headers: Mapping[str, str], body: Body) ->
     text = body.text
     start = text.lstrip()[:64]
     if not start:
-        return Envelope(status, headers, None, "empty", (), "", None)
+        return Envelope(status, headers, None, "empty", (), "", False, None)
     if start[0] == "<":
         return _from_text(status, headers, "html", _TAG.sub(" ", _HTML_BLOCK.sub(" ", text[:SENTENCE_CHARS])))
     if start[0] in '{["':
@@ -196,7 +198,7 @@ def _from_text(status: int | None, headers: Mapping[str, str], shape: str, text:
     if doc is not None:
         found = from_doc(status, headers, doc)
         return found._replace(shape=shape, text=plain_sentence(text) + "\n" + found.text)
-    return Envelope(status, headers, None, shape, (), plain_sentence(text), None)
+    return Envelope(status, headers, None, shape, (), plain_sentence(text), False, None)
 
 
 def from_doc(status: int | None, headers: Mapping[str, str], doc: Json) -> Envelope:
@@ -204,7 +206,7 @@ def from_doc(status: int | None, headers: Mapping[str, str], doc: Json) -> Envel
     found = _Found()
     found.walk(doc, 0)
     text = plain_sentence("\n".join(found.texts))
-    return Envelope(status, headers, doc, shape_of(doc), tuple(found.codes), text, found.status)
+    return Envelope(status, headers, doc, shape_of(doc), tuple(found.codes), text, found.relayed, found.status)
 
 
 def plain_sentence(text: str) -> str:
@@ -241,13 +243,14 @@ def shape_of(doc: Json) -> str:
 class _Found:
     """What a walk through an envelope has gathered."""
 
-    __slots__ = ("codes", "nodes", "status", "texts")
+    __slots__ = ("codes", "nodes", "relayed", "status", "texts")
 
     def __init__(self) -> None:
         self.codes: list[str] = []
         self.texts: list[str] = []
         self.status: int | None = None
         self.nodes = 0
+        self.relayed = False
 
     def walk(self, node: Json, depth: int) -> None:
         self.nodes += 1
@@ -311,6 +314,7 @@ class _Found:
             # The upstream's own words are the most specific, so its codes come first.
             own_codes, self.codes = self.codes, []
             own_status, self.status = self.status, None
+            self.relayed = True
             self.walk(inner, depth + 1)
             self.codes += [code for code in own_codes if code not in self.codes]
             self.status = own_status or self.status
@@ -352,9 +356,8 @@ def _salvaged(status: int | None, headers: Mapping[str, str], text: str) -> Enve
     shape = "array" if start[0] == "[" else "error_object" if '"error"' in text[:256] else "flat"
     if start[0] == '"':
         shape = "bare_string"
-    return Envelope(
-        status, headers, None, shape, tuple(found.codes), plain_sentence("\n".join(found.texts)), found.status
-    )
+    text = plain_sentence("\n".join(found.texts))
+    return Envelope(status, headers, None, shape, tuple(found.codes), text, found.relayed, found.status)
 
 
 def _unescape(text: str) -> str:

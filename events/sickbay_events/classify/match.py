@@ -14,6 +14,8 @@ from .rules import MISSING, Rule
 
 _HINTED: Final = frozenset(kind for kind, row in KINDS.items() if row.group in ("throttle", "fault"))
 """Kinds for which a wait means something; elsewhere (a permission "in 15 minutes") it is a figure of speech."""
+_RELAYS: Final = frozenset(("openrouter", "vercel_gateway", "kilo", "opencode_zen"))
+"""Relays that call upstreams with accounts of their own."""
 _STRANGER_STATUSES: Final = frozenset((401, 403, 404))
 _ABOUT_MODEL: Final = frozenset(("model_unavailable", "permission_model"))
 _MACHINE_CODE: Final = re.compile(r"(?=.{1,64}$)[A-Za-z]{1,32}(?:[_.:\-/][A-Za-z]{1,32}|[_.:\-]?\d{1,4}(?![A-Za-z]))*")
@@ -49,7 +51,10 @@ def match(envelope: Envelope, requested_model: str, family: str) -> Verdict:
         if models.names_another(envelope.text, requested_model):
             return _verdict("unknown", None, envelope, signature="other_model", low=True)
     low = row.weak or origin == "weak"
-    if kind == "rate_limited" and scope is None and origin == "general":
+    if scope is None and envelope.relayed and family in _RELAYS and KINDS[kind].scope == "credential":
+        # The account that is spent or refused is the relay's own with one upstream, not ours.
+        scope = "model"
+    if kind == "rate_limited" and scope is None and origin != "family":
         scope = _limit_scope(envelope, requested_model)
     return _verdict(kind, scope, envelope, low=low)
 
@@ -104,6 +109,8 @@ def _fits(row: Rule, envelope: Envelope) -> bool:
 
 def _is_foreign(envelope: Envelope, family: str, *, weak: bool) -> bool:
     """A 401, 403 or 404 that this family never says in this shape comes from the network in between (SPEC 3)."""
+    if envelope.shape == "empty" and envelope.status == 404:
+        return False
     if envelope.status not in _STRANGER_STATUSES or family not in families.HABITS or envelope.shape == "inside":
         return False
     if envelope.shape in families.HABITS[family]:
@@ -139,6 +146,9 @@ _ACCOUNT_LIMIT: Final = ("organization", "your account", "api key", "this key", 
 def _limit_scope(envelope: Envelope, requested_model: str) -> ScopeName | None:
     """A limit is the model's unless the answer names an account and no model."""
     text = envelope.text
+    if envelope.shape == "html":
+        # A front server's own page knows addresses and keys, no models.
+        return "credential"
     if any(word in text for word in _ACCOUNT_LIMIT) and "model" not in text:
         if not (requested_model and models.names_whole(text, requested_model)):
             return "credential"

@@ -38,9 +38,10 @@ FINISH: Final[dict[str, Kind]] = {
     "cancelled": "cancelled",
 }
 CAPPED: Final = frozenset(
-    ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded", "max_length",
-     "max_new_tokens", "token_limit", "max_completion_tokens")
-)  # fmt: skip
+    ("length", "max_tokens", "max_output_tokens", "max_length", "max_new_tokens", "token_limit", "max_completion_tokens")
+)
+WINDOW: Final = frozenset(("model_length", "model_context_window_exceeded"))
+"""The model's window was full: no cap that a caller sets. Without a word of answer the prompt was too long."""
 _THINK: Final = re.compile(r"<(think|thinking|thought|reasoning)>(.*?)(?:</\1>|\Z)", re.S | re.I)
 _FENCE: Final = re.compile(r"\A```[\w+\-]{0,20}\s*(?:```)?\s*\Z")
 _INVISIBLE: Final = str.maketrans("", "", "\u200b\u200c\u200d\u2060\ufeff\u00ad")
@@ -96,7 +97,9 @@ def _judge(
     if finish in FINISH:
         return _says(FINISH[finish], signature=f"finish_{finish}")
     visible, hidden = _without_reasoning(text)
-    capped = finish in CAPPED and client_capped is not False
+    if finish in WINDOW and not visible and not has_tool_calls:
+        return _says("context_length", signature=f"finish_{finish}")
+    capped = (finish in CAPPED and client_capped is not False) or finish in WINDOW
     if not visible:
         if has_tool_calls:
             return _says("ok", checkable=False, signature="tool_calls")

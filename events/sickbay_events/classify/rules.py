@@ -190,7 +190,6 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         no deployments available & cooldown
         upstream & overloaded
         shared & capacity
-        temporarily rate-limited upstream
         system capacity limits""",
     ),
     rule(
@@ -211,6 +210,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         never="spend limit\nper day\nhigh traffic\nfor model\nfor the model",
         scope="credential",
     ),
+    rule("context_length", says="request too large for & tokens per min\nrequest too large for & tpm"),
     rule(
         "rate_limited",
         says="""
@@ -289,7 +289,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         超过最大长度
         超出最大长度
         最大输入""",
-        never="per minute\nper min\nper day\nper hour\ntpm\nrate limit\nloading",
+        never="per minute\nper min\nper day\nper hour\ntpm\nrate limit\nloading\ncannot be greater than max_model_len",
     ),
     rule(
         "content_filter",
@@ -349,6 +349,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         insufficient balance
         insufficient credit
         insufficient fund
+        insufficient account
         insufficient quota
         insufficient account balance
         balance is insufficient
@@ -717,6 +718,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         provide an api key
         provide your api key
         provide a valid api
+        pass a valid api
         must provide
         missing authentication
         missing authorization
@@ -813,6 +815,11 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         invalid request
         invalid parameter
         invalid json
+        decode json
+        parse json
+        json parse
+        end of json input
+        not valid json
         invalid value
         unknown field
         unknown parameter
