@@ -25,6 +25,8 @@ class HoldView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     end_ms: int
     proof: bool = False
     """After its end it goes on as probation."""
+    over_ms: int = 0
+    """When its probation is over without further evidence; `end_ms` if it has none."""
     until: str = ""
     """`end_ms` for people."""
     kind: str | None = None

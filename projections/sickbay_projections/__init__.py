@@ -1,1 +1,11 @@
-"""What follows from the events. Pure."""
+"""What follows from the events. Pure: no clock, network, disk, random source or environment."""
+
+from __future__ import annotations
+
+from sickbay_events.view import Decision
+
+from .decide import decide_entries
+from .fold import FOLD_VERSION, Fleet
+from .state import Recorded
+
+__all__ = ["FOLD_VERSION", "Decision", "Fleet", "Recorded", "decide_entries"]

@@ -1,0 +1,115 @@
+"""What keeps the state small, and a clock that steps back (SPEC 4.8 and 6)."""
+
+from __future__ import annotations
+
+import heapq
+
+from .limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX, UNHEARD_MS
+from .state import Node, Replica, ScopeState
+
+EVICTED_AN_EVENT = 2
+
+
+class IdleQueue:
+    """Targets by the time at which they are due to leave. Made from the states; no part of the state.
+
+    An entry may be early, for its target has had events since: it is put right when it comes up, so an
+    event costs nothing here.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, str]] = []
+
+    def add(self, node: Node, idle_ms: int) -> None:
+        """Take in a target."""
+        heapq.heappush(self._heap, _due(node, idle_ms))
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the next one may be due."""
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, nodes: dict[str, Node], now_ms: int, idle_ms: int) -> list[Node]:
+        """Take out up to two of the oldest that are due."""
+        heap, found = self._heap, list[Node]()
+        while heap and heap[0][0] <= now_ms and len(found) < EVICTED_AN_EVENT:
+            node = nodes[heap[0][2]]
+            true = _due(node, idle_ms)
+            if true != heap[0]:
+                heapq.heapreplace(heap, true)
+            else:
+                heapq.heappop(heap)
+                found.append(node)
+        return found
+
+
+def _due(node: Node, idle_ms: int) -> tuple[int, int, str]:
+    state = node.state
+    assert state is not None
+    at_ms = state.seen_ms + idle_ms
+    for hold in (state.holds or {}).values():
+        at_ms = max(at_ms, hold.shown_over_ms)
+    if state.operator is not None:
+        at_ms = max(at_ms, state.operator.end_ms)
+    return at_ms, state.seen_seq, node.key
+
+
+def is_blank(node: Node, now_ms: int) -> bool:
+    """Whether a host or a credential has nothing below it and nothing to say any more."""
+    state = node.state
+    assert state is not None
+    return (
+        not node.children
+        and (state.operator is None or now_ms >= state.operator.end_ms)
+        and not state.holds
+        and now_ms >= max(state.seen_ms + UNHEARD_MS, state.cleared_shown_ms)
+    )
+
+
+def unheard_boots(replica: Replica, now_ms: int) -> list[str]:
+    """Boots that were not heard of for 48 h."""
+    return [name for name, boot in replica.boots.items() if now_ms >= boot.heard_ms + UNHEARD_MS]
+
+
+def ends(node: Node) -> list[int]:
+    """The ends that the scope's gate entry shows."""
+    state = node.state
+    assert state is not None
+    found = [end_ms for _, hold in sorted((state.holds or {}).items()) for end_ms in (hold.end_ms, hold.shown_over_ms)]
+    return [*found, state.operator.end_ms if state.operator else 0, state.cleared_shown_ms]
+
+
+def step_back(node: Node, now_ms: int) -> None:
+    """The log's clock is believed: stored times ahead of it become it, no end lies further than the rule's cap."""
+    state = node.state
+    assert state is not None
+    for name in ("seen_ms", "good_ms", "other_good_ms", "bad_ms", "cleared_ms", "changed_ms"):
+        setattr(state, name, min(getattr(state, name), now_ms))
+    state.cleared_shown_ms = min(state.cleared_shown_ms, now_ms + max(CLEAR_SHOWN_MS, OVERRIDE_MS_MAX))
+    for hold in (state.holds or {}).values():
+        hold.began_ms = min(hold.began_ms, now_ms)
+        hold.evidence_ms = min(hold.evidence_ms, now_ms)
+        hold.end_ms = min(hold.end_ms, now_ms + cap_ms(node, hold.rule))
+        hold.shown_over_ms = min(hold.shown_over_ms, max(hold.end_ms, now_ms) + node.limits.probation_ms)
+    for past in (state.past or {}).values():
+        past.end_ms, past.over_ms = min(past.end_ms, now_ms), min(past.over_ms, now_ms)
+    if state.operator is not None:
+        state.operator.time_ms = min(state.operator.time_ms, now_ms)
+        state.operator.end_ms = min(state.operator.end_ms, now_ms + OVERRIDE_MS_MAX)
+    if state.requests is not None:
+        state.requests = {name: min(at_ms, now_ms) for name, at_ms in state.requests.items()}
+    _step_back_strikes(node, state, now_ms)
+
+
+def _step_back_strikes(node: Node, state: ScopeState, now_ms: int) -> None:
+    if state.strikes is None:
+        return
+    seen = state.strikes.witnesses
+    state.strikes.newest_ms = min(state.strikes.newest_ms, now_ms)
+    seen.likes = {name: min(at_ms, now_ms) for name, at_ms in seen.likes.items()}
+    seen.alone_end_ms = min(seen.alone_end_ms, now_ms + cap_ms(node, "quarantine"))
+
+
+def cap_ms(node: Node, rule: str) -> int:
+    """The longest that a hold of this rule may be."""
+    return {"quarantine": node.limits.quarantine_cap_ms}[rule]

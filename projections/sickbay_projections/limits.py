@@ -1,0 +1,80 @@
+"""The policy's numbers as the folds use them: whole milliseconds and counts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sickbay_events.derived import RULES
+from sickbay_events.policy import Policy
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+OVERRIDE_MS_MAX = 30 * DAY_MS
+"""An operator's hold or allow ends at most this far ahead (SPEC 4.7)."""
+STEP_BACK_MS = 2_000
+"""A log clock that steps back by less stands still; a larger step is believed (SPEC 6)."""
+UNHEARD_MS = 2 * DAY_MS
+"""A boot or a replica not heard of for this long is dropped (SPEC 4, Once)."""
+BOOTS_MAX = 64
+ONCE_BITS = 1_024
+NEUTRAL_TRIALS = 3
+"""Leased trials in a row that tell nothing, after which a hold begins again (SPEC 4)."""
+CLEAR_SHOWN_MS = 600_000
+RELEASE_SHOWN_MS = 60_000
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy as it holds for one target, in integers."""
+
+    strikes: int
+    strikes_window_ms: int
+    quarantine_ms: int
+    quarantine_cap_ms: int
+    quarantine_growth_milli: int
+    early_trial_ms: int
+    good_answer_ms: int
+    heard_ms: int
+    same_request_ms: int
+    took_ms: int
+    forget_ms: int
+    probation_ms: int
+    impatience_ms: int
+    shadowed: tuple[str, ...]
+    """Rules that are folded and told but not enforced."""
+
+    @classmethod
+    def of(cls, policy: Policy) -> Limits:
+        """Round a policy's seconds to whole milliseconds."""
+        rejections, evidence = policy.rejections, policy.evidence
+        hold_ms = _ms(rejections.hold_s)
+        grows = rejections.growth > 1
+        return cls(
+            strikes=rejections.threshold,
+            strikes_window_ms=_ms(rejections.window_s),
+            quarantine_ms=hold_ms,
+            quarantine_cap_ms=max(_ms(rejections.cap_s), hold_ms) if grows else hold_ms,
+            quarantine_growth_milli=round(rejections.growth * 1000),
+            early_trial_ms=_ms(rejections.early_trial_s),
+            good_answer_ms=_ms(policy.witnesses.good_answer_s),
+            heard_ms=_ms(policy.witnesses.heard_s),
+            same_request_ms=_ms(evidence.same_request_s),
+            took_ms=_ms(evidence.took_s),
+            forget_ms=_ms(evidence.forget_s),
+            probation_ms=_ms(evidence.probation_s),
+            impatience_ms=_ms(policy.breaker.impatience_s),
+            shadowed=tuple(rule for rule in RULES if not policy.enforces(rule)),
+        )
+
+
+def grown_ms(first_ms: int, growth_milli: int, holds: int, cap_ms: int) -> int:
+    """Length of the `holds`-th hold in a row: growth counts holds and stops at the cap (SPEC 4, Growth)."""
+    length_ms = first_ms
+    for _ in range(holds - 1):
+        if length_ms >= cap_ms or growth_milli <= 1000:
+            break
+        length_ms = length_ms * growth_milli // 1000
+    return min(length_ms, cap_ms)
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

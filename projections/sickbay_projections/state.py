@@ -1,0 +1,219 @@
+"""What the folds remember: one state a scope, one a replica. Integers, strings and booleans only.
+
+`ScopeState` is the same for a host, a credential and a model. What only few scopes need is a slot that
+stays None until it is needed. A `Node` carries one scope's state together with links and marks that are no
+part of the state and can be made anew from it.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from sickbay_events.names import Scope, Target
+from sickbay_events.outcome import Event
+
+from .limits import Limits
+
+_encode = msgspec.msgpack.Encoder(order="sorted").encode
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=False):
+    """One event as the log has it. `target` for outcomes and probes, `scope` for overrides, neither for a policy."""
+
+    event: Event
+    target: Target | None = None
+    scope: Scope | None = None
+    replica: str = ""
+    seq: int = 0
+    """Log sequence, from 1. At or below the fleet's own it was folded before and changes nothing."""
+    time_ms: int = 0
+    """Log time."""
+
+
+class Hold(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """One hold of one rule; `began_seq` is its name (SPEC 4, Holds)."""
+
+    rule: str
+    began_seq: int
+    began_ms: int
+    end_ms: int
+    length_ms: int
+    """What it was given when it began; a hold that begins again without growth gets the same."""
+    proof: bool = False
+    """It goes on as probation after its end."""
+    kind: str | None = None
+    status: int | None = None
+    count: int = 0
+    """Strikes, faults or bad samples behind it, as they stood when it began."""
+    later: int = 0
+    """The same sort of evidence since it began: counted, moves nothing."""
+    nth: int = 1
+    """How many holds in a row this is; growth goes by it."""
+    evidence_ms: int = 0
+    """Newest outcome, other than neutral ones, at or after its end."""
+    shown_over_ms: int = 0
+    """End of the probation as the gate entry shows it: exact until evidence comes, then at most a minute long."""
+    neutral: int = 0
+    """Leased trials in a row that told nothing."""
+    early: bool = False
+    """One early trial is due before the end (SPEC 4.1)."""
+
+
+class Past(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """A hold that is over: its name stays for the rule After, its number for growth."""
+
+    began_seq: int
+    end_ms: int
+    """When it stopped denying."""
+    over_ms: int
+    """When its probation was over too."""
+    nth: int = 1
+
+
+class Operator(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """The newest override of a scope, until it expires or is cleared (SPEC 4.7)."""
+
+    allow: bool
+    seq: int
+    time_ms: int
+    end_ms: int
+    reason: str
+    actor: str
+
+
+class Witnesses(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Who has seen the like (SPEC 4, Two witnesses). Replicas are named by their tokens."""
+
+    likes: dict[str, int] = {}
+    """Replica -> log time of its newest like event with no good answer of its own after it."""
+    alone: str | None = None
+    """The replica that reached the threshold alone while others had good answers."""
+    alone_end_ms: int = 0
+    """End of the hold that replica has in its own overlay."""
+
+
+class Strikes(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Strikes of a target (SPEC 4.1)."""
+
+    newest_ms: int = 0
+    plain: dict[str, int] = {}
+    """Replica -> strikes that are `model_unavailable`."""
+    permission: dict[str, int] = {}
+    """Replica -> strikes that are `permission_model`."""
+    early: bool = False
+    """The target had answered shortly before the first of them."""
+    witnesses: Witnesses = msgspec.field(default_factory=Witnesses)
+
+
+class ScopeState(msgspec.Struct, omit_defaults=True, gc=False):
+    """All that is remembered of one host, credential or model."""
+
+    seen_seq: int = 0
+    """Sequence and log time of its newest event."""
+    seen_ms: int = 0
+    outcomes: int = 0
+    answers: int = 0
+    rejections: int = 0
+    good_ms: int = 0
+    """Newest good answer, and the newest one of any other replica: enough to say of each replica whether
+    another had one."""
+    good_by: str = ""
+    other_good_ms: int = 0
+    other_good_by: str = ""
+    bad_kind: str | None = None
+    """The newest outcome that was no success."""
+    bad_status: int | None = None
+    bad_ms: int = 0
+    strikes: Strikes | None = None
+    holds: dict[str, Hold] | None = None
+    """Rule -> its hold, until it is over."""
+    past: dict[str, Past] | None = None
+    """Rule -> its last hold that is over."""
+    operator: Operator | None = None
+    cleared_seq: int = 0
+    """Newest clear of this scope or a wider one that it has taken note of; a name for the rule After."""
+    cleared_ms: int = 0
+    cleared_shown_ms: int = 0
+    """Until when the gate entry says so."""
+    changed_seq: int = 0
+    """The event that made the gate entry what it is."""
+    changed_ms: int = 0
+    released_by: str | None = None
+    requests: dict[str, int] | None = None
+    """Request hash (crc32, hex) -> log time of its newest outcome."""
+
+
+class Boot(msgspec.Struct, gc=False):
+    """One process start of a replica, for the rule Once."""
+
+    highest: int
+    missing: int
+    """Bit i says that `highest - i` was not seen; bits 1 to 1,023. An unbroken run is 0."""
+    heard_ms: int
+
+
+class Replica:
+    """One router machine as the log knows it. `key` is the token of its name."""
+
+    __slots__ = ("boots", "dirty", "hashed", "heard_ms", "hour", "key", "new_targets")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.heard_ms = 0
+        self.hour = 0
+        self.new_targets = 0
+        self.boots: dict[str, Boot] = {}
+        self.dirty = True
+        self.hashed = 0
+
+    def to_data(self) -> list[Any]:
+        """Its state; the missing bits as hex, since they are wider than any wire integer."""
+        boots = {boot: [b.highest, b.heard_ms, f"{b.missing:x}"] for boot, b in self.boots.items()}
+        return [self.heard_ms, self.hour, self.new_targets, boots]
+
+    @classmethod
+    def from_data(cls, key: str, data: list[Any]) -> Replica:
+        """Read `to_data` back."""
+        replica = cls(key)
+        replica.heard_ms, replica.hour, replica.new_targets, boots = data
+        for boot, (highest, heard_ms, missing) in boots.items():
+            replica.boots[boot] = Boot(highest, int(missing, 16), heard_ms)
+        return replica
+
+    def digest(self) -> int:
+        """Hash of its state."""
+        return hash_of("replica " + self.key, self.to_data())
+
+
+class Node:
+    """One scope with its state. `state` is None once the scope has left the fleet's state."""
+
+    __slots__ = ("children", "credential", "dirty", "hashed", "host", "key", "limits", "scope", "state")
+
+    def __init__(self, key: str, scope: Scope, limits: Limits, host: Node | None, credential: Node | None) -> None:
+        self.key = key
+        self.scope = scope
+        self.limits = limits
+        self.host = host
+        self.credential = credential
+        self.children: dict[str, Node] | None = {} if scope.model is None else None
+        self.state: ScopeState | None = ScopeState()
+        self.dirty = True
+        self.hashed = 0
+
+    def digest(self) -> int:
+        """Hash of its state."""
+        return hash_of(self.key, self.state)
+
+
+def hash_of(name: str, value: object) -> int:
+    """128 bits that say which part this is and what it holds; equal in every process."""
+    return int.from_bytes(blake2b(_encode((name, value)), digest_size=16).digest(), "big")
+
+
+def encode(value: object) -> bytes:
+    """State as bytes, with sorted keys."""
+    return _encode(value)

@@ -1,0 +1,32 @@
+"""The table of SPEC section 4 as data: what each group of outcomes does in each column."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from sickbay_events.kinds import KINDS, Group, Kind
+
+StrikesCell: TypeAlias = Literal["none", "clears", "strike"]
+QuarantineCell: TypeAlias = Literal["lifts", "strike", "given_back", "tells_nothing"]
+
+
+class Row(NamedTuple):
+    """One row: a group of outcomes, column by column. A fold reads its own columns and no others."""
+
+    strikes: StrikesCell
+    quarantine: QuarantineCell
+    """As a trial of a quarantine. A leased `tells_nothing` three times in a row begins the hold again."""
+
+
+TABLE: Final[dict[Group, Row]] = {
+    "success": Row(strikes="clears", quarantine="lifts"),
+    "degraded": Row(strikes="clears", quarantine="lifts"),
+    "throttle": Row(strikes="none", quarantine="given_back"),
+    "rejection": Row(strikes="strike", quarantine="strike"),
+    "fault": Row(strikes="none", quarantine="given_back"),
+    "auth": Row(strikes="none", quarantine="given_back"),
+    "neutral": Row(strikes="none", quarantine="tells_nothing"),
+}
+GROUPS: Final[dict[Kind, Group]] = {kind: row.group for kind, row in KINDS.items()}
+REPEATABLE: Final[frozenset[Kind]] = frozenset({"empty_output", "malformed_output", "timeout", "truncated"})
+"""Kinds that count once for one request (SPEC 4, Same request)."""
