@@ -1,0 +1,111 @@
+"""The control stream beside the log: what of it the log has lost, and a policy file that seeds an empty log."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Final
+
+import msgspec
+from nats.aio.client import Client
+
+from sickbay_events import DerivedEvent, Poison, Policy, PolicyChanged, decode, encode, read_subject
+from sickbay_events.codec import POLICY_SUBJECT
+from sickbay_projections import Fleet, Recorded
+
+from ..bus.bulk import header_value
+from ..bus.jetstream import JetStreamApi, StoredMessage
+from ..bus.topology import CONTROL, LOG, OVERRIDE_PREFIX
+
+_log = logging.getLogger("sickbay.projector")
+_REQUEST_S: Final = 5.0
+_SOURCE: Final = b"Nats-Stream-Source"
+
+
+async def lost_control_events(client: Client, first_seq: int) -> list[StoredMessage]:
+    """Control events whose copy lay in the log before `first_seq` and is gone, oldest first (SPEC 7).
+
+    Raises `BusError`, `nats.errors.Error` or `TimeoutError`.
+    """
+    if first_seq <= 1:
+        return []
+    request = JetStreamApi(client, timeout_s=_REQUEST_S)
+    info = await request.request(f"STREAM.INFO.{CONTROL}")
+    begin = await _first_copied(request, first_seq)
+    if begin is None:
+        # None is left in the log: all that were copied at all are gone; the rest is still to come.
+        sources = (await request.request(f"STREAM.INFO.{LOG}")).get("sources", [])
+        behind = sum(int(source.get("lag", 0)) for source in sources if source.get("name") == CONTROL)
+        begin = int(info["state"]["last_seq"]) - behind + 1
+    lost: list[StoredMessage] = []
+    seq = max(1, int(info["state"]["first_seq"]))
+    while seq < begin:
+        message = await request.message_at(CONTROL, seq, or_next=True)
+        if message is None or message.seq >= begin:
+            break
+        lost.append(message)
+        seq = message.seq + 1
+    return lost
+
+
+async def fold_lost_control_events(client: Client, fleet: Fleet, first_seq: int) -> list[DerivedEvent]:
+    """Bring a new state to just before `first_seq`, the first event that the log still has.
+
+    What operators decided before is folded under the sequences that lie right below, in their order: their own
+    ones are not known any more. Raises as `lost_control_events` does.
+    """
+    derived: list[DerivedEvent] = []
+    lost = await lost_control_events(client, first_seq)
+    for seq, message in enumerate(lost, first_seq - len(lost)):
+        time_ms = message.time_ns // 1_000_000
+        try:
+            event = decode(message.subject, message.payload)
+        except Poison as poison:
+            fleet.passed(seq, time_ms, poison.reason)
+            continue
+        scope = read_subject(message.subject).scope
+        derived += fleet.apply(Recorded(event, scope=scope, seq=seq, time_ms=time_ms))
+    return derived
+
+
+async def _first_copied(request: JetStreamApi, first_seq: int) -> int | None:
+    """Control sequence of the oldest control event that the log still has a copy of."""
+    found: list[int] = []
+    for subject in (f"{OVERRIDE_PREFIX}>", POLICY_SUBJECT):
+        copy = await request.message_at(LOG, first_seq, or_next=True, subject=subject)
+        source = header_value(copy.headers, _SOURCE) if copy is not None else None
+        if source is not None:
+            # "SICKBAY_CONTROL 12 > > sickbay.policy": the stream, the sequence there, filters, subject.
+            found.append(int(source.split()[1]))
+    return min(found, default=None)
+
+
+async def seed_policy(client: Client, policy: Policy) -> bool:
+    """Write a file's policy into a log that has never held anything; True if it was written.
+
+    Compares and sets, so of several that start at once one writes. Raises `BusError`, `nats.errors.Error`.
+    """
+    request = JetStreamApi(client, timeout_s=_REQUEST_S)
+    if (await request.stream_at(LOG)).last_seq or (await request.stream_at(CONTROL)).last_seq:
+        return False
+    event = PolicyChanged(policy=policy.to_data(), actor="policy file", reason="seed of an empty log")
+    reply = await client.request(
+        POLICY_SUBJECT,
+        encode(event),
+        timeout=_REQUEST_S,
+        headers={"Nats-Expected-Last-Subject-Sequence": "0", "Nats-Msg-Id": secrets.token_hex(12)},
+    )
+    return "error" not in msgspec.json.decode(reply.data, type=dict)
+
+
+def differing_keys(file: Policy, log: Policy) -> list[str]:
+    """Dotted keys in which a file's policy differs from the one in force."""
+    one, other = file.to_data(), log.to_data()
+    keys: list[str] = []
+    for section in sorted({*one, *other}):
+        mine, theirs = one.get(section), other.get(section)
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            keys += [f"{section}.{key}" for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key)]
+        elif mine != theirs:
+            keys.append(section)
+    return keys

@@ -1,0 +1,68 @@
+"""Messages of the log as events for the fold: the same for live reading, for rebuilding and for verifying."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from sickbay_events import Event, Poison, decode, read_subject
+from sickbay_events.codec import decode_outcomes
+
+from ..bus.reader import Chunk
+
+_CACHED_MAX: Final = 200_000
+
+
+class Batch(NamedTuple):
+    """Messages in log order, as parallel lists; a message that cannot be read is its `Poison`."""
+
+    subjects: list[str]
+    events: list[Event | Poison]
+    seqs: list[int]
+    times_ms: list[int]
+
+    def cut(self, begin: int, end: int) -> Batch:
+        """The messages from index `begin` up to `end`."""
+        part = slice(begin, end)
+        return Batch(self.subjects[part], self.events[part], self.seqs[part], self.times_ms[part])
+
+
+class Intake:
+    """Decodes chunks; remembers which subjects it has read before."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[str, bool, Poison | None]] = {}
+
+    def batch(self, chunk: Chunk) -> Batch:
+        """Decode one chunk of the log."""
+        known = self._known
+        read = [known.get(subject) or self._learn(subject) for subject in chunk.subjects]
+        payloads = chunk.payloads
+        if all([one[1] for one in read]):  # noqa: C419 - a generator costs twice as much here
+            events = decode_outcomes(payloads)
+        else:
+            plain = iter(decode_outcomes([data for data, one in zip(payloads, read, strict=True) if one[1]]))
+            events = [next(plain) if one[1] else _decode(one, data) for data, one in zip(payloads, read, strict=True)]
+        times_ms = [time_ns // 1_000_000 for time_ns in chunk.times_ns]
+        return Batch([one[0] for one in read], events, chunk.seqs, times_ms)
+
+    def _learn(self, raw: bytes) -> tuple[str, bool, Poison | None]:
+        subject = raw.decode("utf-8", "replace")
+        poison: Poison | None = None
+        is_outcome = False
+        try:
+            is_outcome = read_subject(subject).sort == "outcome"
+        except Poison as error:
+            poison = error
+        if len(self._known) >= _CACHED_MAX:
+            self._known.clear()
+        self._known[raw] = learnt = (subject, is_outcome, poison)
+        return learnt
+
+
+def _decode(read: tuple[str, bool, Poison | None], data: bytes) -> Event | Poison:
+    if read[2] is not None:
+        return read[2]
+    try:
+        return decode(read[0], data)
+    except Poison as poison:
+        return poison

@@ -1,0 +1,380 @@
+"""The projector: folds the log and, where it holds the checkpoint, writes what follows from it.
+
+    projector = Projector(link, name="box-7", policy=policy_of_a_file)
+    await projector.run()          # until stop(); survives whatever the server and its streams do
+
+Two things run side by side: here the log is read and folded, in `keeper.py` the connection, the view and the
+writer's part are looked after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from nats.aio.client import Client
+
+from sickbay_events import DerivedEvent, Poison, Policy
+from sickbay_projections import Fleet
+
+from ..bus.connect import BusError
+from ..bus.jetstream import JetStreamApi, StreamAt
+from ..bus.link import Link
+from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReader, Resumed
+from ..bus.reader import Event as ReaderEvent
+from ..bus.topology import LOG, POLICY_KEY, Limits, ensure
+from ..bus.view import Change
+from .acks import Acks
+from .control import differing_keys, fold_lost_control_events, seed_policy
+from .deadletters import At, DeadLetters
+from .follow import ViewFeed
+from .health import Phase, ProjectorHealth
+from .intake import Batch, Intake
+from .keeper import Keeper
+from .snapshots import compression, newest_fit
+from .transitions import Transitions, read_end
+from .trouble import TROUBLE
+from .writer import GateWriter
+
+_log = logging.getLogger("sickbay.projector")
+
+MARK_EVERY: Final = 16_384
+"""The digest of the whole state is taken at multiples of this, so that two projectors can be compared."""
+MARKS_KEPT: Final = 64
+RETRY_MIN_S: Final = 0.05
+RETRY_MAX_S: Final = 1.0
+REQUEST_S: Final = 5.0
+
+
+class _Rebuild(Exception):
+    """The state cannot go on with this log; it is built anew. Its text says why."""
+
+
+class Projector:
+    """One projector. `link` is started and closed by its owner; everything runs in its event loop.
+
+    name          of this projector, for people; its boot makes it unique
+    policy        of a file: seeds an empty log, otherwise only compared with the policy in force
+    snapshots     whether to store any (they are read in any case)
+    dead_letters  whether to note what cannot be read, or only to count it
+
+    `fleet` is the state at `seq`; a standby has it too.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        name: str,
+        policy: Policy | None = None,
+        snapshots: bool = True,
+        dead_letters: bool = True,
+        limits: Limits | None = None,
+    ) -> None:
+        self.me = f"{name}/{secrets.token_hex(4)}"
+        self.link = link
+        self.limits = limits
+        self.fleet = Fleet(Policy())
+        self.log = StreamAt("", 0, 0)
+        """The log as it looked when reading last began."""
+        self.time_ns = 0
+        """The server's time of the event at the state's position; 0 if that is a gap."""
+        self.loaded = False
+        self.caught_up = False
+        self.lag = 0
+        self.marks: dict[int, str] = {}
+        self.differs = False
+        self.rebuilds = 0
+        self.last_rebuild = ""
+        self.last_error = ""
+        self.folded = 0
+        self.gaps = 0
+        self.acks = Acks(link)
+        self.view = ViewFeed(self._on_view)
+        self.transitions = Transitions(self.acks)
+        self.dead = DeadLetters(self.acks, enabled=dead_letters)
+        self.writer = GateWriter(self.acks, self.view, self, self._wake)
+        self.keeper = Keeper(self, snapshots=snapshots)
+        self._file = policy
+        self._file_compared = -1
+        self._intake = Intake()
+        self._stop = asyncio.Event()
+        self._round: asyncio.Task[None] | None = None
+        self._why = ""
+        self._folded_more = asyncio.Event()
+
+    # -- the public face -------------------------------------------------------------------------------
+
+    @property
+    def seq(self) -> int:
+        """The last log sequence that is folded or passed."""
+        return self.fleet.seq
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this projector holds the checkpoint, as far as it knows."""
+        return self.writer.is_writer
+
+    def stop(self) -> None:
+        """End `run` soon: it tells what it still has to tell and hands the checkpoint over."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Fold, and write where it is one's turn, until `stop`. Raises nothing that a server can cause."""
+        keeper = asyncio.create_task(self.keeper.run(), name="sickbay-projector-keeper")
+        stopping = asyncio.create_task(self._stop.wait(), name="sickbay-projector-stop")
+        retry_s = RETRY_MIN_S
+        try:
+            while not self._stop.is_set():
+                self._round = asyncio.create_task(self._read_log(), name="sickbay-projector-fold")
+                await asyncio.wait([self._round, stopping], return_when=asyncio.FIRST_COMPLETED)
+                if self._stop.is_set():
+                    break
+                retry_s = RETRY_MIN_S if await self._ended(self._round) else min(2 * retry_s, RETRY_MAX_S)
+                await asyncio.wait([stopping], timeout=retry_s)
+            await self.keeper.hand_over()
+        finally:
+            tasks = [task for task in (self._round, keeper, stopping) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await self.acks.close()
+            await self.view.close()
+
+    def health(self) -> ProjectorHealth:
+        """How it is doing now."""
+        checkpoint = self.view.checkpoint
+        return ProjectorHealth(
+            name=self.me,
+            phase=self._phase(),
+            is_writer=self.is_writer,
+            connected=self.link.client is not None,
+            seq=self.fleet.seq,
+            time_ms=self.fleet.time_ms,
+            lag=self.lag,
+            log_created=self.log.created_at,
+            writer=checkpoint.writer if checkpoint is not None else "",
+            checkpoint_age_s=round(time.monotonic() - self.view.moved_s, 3),
+            differs=self.differs,
+            policy_seq=self.fleet.policy_seq,
+            policy_differs=differing_keys(self._file, self.fleet.policy) if self._file else [],
+            rebuilds=self.rebuilds,
+            last_rebuild=self.last_rebuild,
+            folded=self.folded,
+            poison=dict(self.dead.counts),
+            gaps=self.gaps,
+            puts=self.writer.puts,
+            puts_refused=self.writer.refused,
+            mends=self.writer.mends,
+            view_loads=self.view.loads,
+            transitions=self.transitions.published,
+            transitions_waiting=self.transitions.waiting,
+            dead_letters=self.dead.noted,
+            snapshot_seq=self.keeper.snapshot_seq,
+            snapshot_compression=compression(),
+            last_error=self.last_error,
+        )
+
+    def _phase(self) -> Phase:
+        if self._stop.is_set():
+            return "stopped"
+        if not self.loaded:
+            return "starting"
+        if self.is_writer:
+            return "writing"
+        return "standby" if self.caught_up else "catching_up"
+
+    # -- reading the log -------------------------------------------------------------------------------
+
+    def rebuild(self, why: str) -> None:
+        """Drop the state and build it anew (asked for by the keeper)."""
+        if self._round is not None and not self._why:
+            self._why = why
+            self._round.cancel()
+
+    async def _ended(self, task: asyncio.Task[None]) -> bool:
+        """Why the reading ended; True if it begins anew at once."""
+        await asyncio.wait([task])
+        why, self._why = self._why, ""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, _Rebuild):
+            why = str(error)
+        elif isinstance(error, TROUBLE):
+            self.say(error)
+            return False
+        elif error is not None:
+            raise error
+        if why:
+            self.rebuilds += 1
+            self.last_rebuild = why
+            self.loaded = self.caught_up = False
+            self.writer.demote()
+            _log.warning("the state is built anew: %s", why)
+        return bool(why)
+
+    def say(self, error: BaseException) -> None:
+        """Something the server did; what follows from it is done elsewhere."""
+        text = f"{type(error).__name__}: {error}"
+        if text != self.last_error:
+            _log.info("%s", text)
+        self.last_error = text
+
+    async def _read_log(self) -> None:
+        client = await self.link.wait_connected()
+        await ensure(client, self.limits)
+        if not self.loaded:
+            await self._load(client)
+        reader = LogReader(
+            self.link,
+            LOG,
+            after_seq=self.fleet.seq,
+            created_at=self.log.created_at,
+            time_ns=self.time_ns,
+            name="projector",
+        )
+        try:
+            async for item in reader:
+                await self._take(item)
+        finally:
+            await reader.close()
+
+    async def _load(self, client: Client) -> None:
+        """Begin from the newest snapshot that fits the log, or from the log's beginning."""
+        if self._file is not None and await seed_policy(client, self._file):
+            _log.info("the policy file is the log's first event")
+        log = await JetStreamApi(client, timeout_s=REQUEST_S).stream_at(LOG)
+        told_last_seq, mark, _ = await read_end(client, log.created_at)
+        found = await newest_fit(client, log, told_last_seq)
+        self.fleet, self.time_ns = found or (Fleet(Policy()), 0)
+        self.keeper.snapshot_seq = self.fleet.seq
+        self.log = log
+        self.transitions.start(log.created_at, mark, log.last_seq)
+        self.marks.clear()
+        self.loaded, self.differs = True, False
+
+    async def _take(self, item: ReaderEvent) -> None:
+        match item:
+            case Chunk():
+                self._fold(item)
+                if item.pending:
+                    await asyncio.sleep(0)  # a long replay must not keep the checkpoint waiting
+            case Gap():
+                await self._pass(item)
+            case CaughtUp():
+                self.caught_up, self.lag = True, 0
+                self._compare_file()
+            case Interrupted():
+                self.caught_up = False
+                self.say(BusError(f"reading the log is interrupted: {item.reason}"))
+                self.keeper.ensure_wanted = True
+            case Resumed():
+                self.log = item.stream
+            case LogChanged():
+                raise _Rebuild(_CHANGED[item.reason])
+
+    async def _pass(self, gap: Gap) -> None:
+        if gap.reason != "trimmed":
+            for seq in range(gap.first, gap.last + 1):
+                self.fleet.passed(seq, self.fleet.time_ms, "gap")
+            self.gaps += gap.last - gap.first + 1
+            self.time_ns = 0
+            _log.warning("the log has no events from %d to %d: noted and passed", gap.first, gap.last)
+        elif self.fleet.seq == 0:
+            client = await self.link.wait_connected()
+            self._told(await fold_lost_control_events(client, self.fleet, gap.last + 1))
+        else:
+            raise _Rebuild(f"the log has lost events from {gap.first} to {gap.last} before they were folded")
+
+    def _fold(self, chunk: Chunk) -> None:
+        batch = self._intake.batch(chunk)
+        begin, last = 0, batch.seqs[-1]
+        while (mark := (self.fleet.seq // MARK_EVERY + 1) * MARK_EVERY) <= last:
+            end = bisect_right(batch.seqs, mark)
+            self._apply(batch.cut(begin, end), chunk.payloads[begin:end])
+            self._take_mark(mark)
+            begin = end
+        if begin < len(batch.seqs):
+            self._apply(batch.cut(begin, len(batch.seqs)) if begin else batch, chunk.payloads[begin:])
+        self.time_ns = chunk.times_ns[-1]
+        self.lag = chunk.pending
+        self.folded += len(batch.seqs)
+        self._folded_more.set()
+
+    def _take_mark(self, mark: int) -> None:
+        if self.fleet.seq == mark:
+            self.marks[mark] = self.fleet.digest()
+            if len(self.marks) > MARKS_KEPT:
+                del self.marks[next(iter(self.marks))]
+
+    def _apply(self, batch: Batch, payloads: Sequence[bytes]) -> None:
+        """Fold, and send out at once what follows."""
+        fleet = self.fleet
+        policy_seq = fleet.policy_seq
+        derived = fleet.apply_many(*batch)
+        if derived:
+            self.transitions.add(derived)
+        changed = fleet.take_changed()
+        if fleet.policy_seq != policy_seq:
+            changed.append(POLICY_KEY)
+            self._compare_file()
+        for index, event in enumerate(batch.events):
+            if type(event) is Poison:
+                self._note(batch, index, event, payloads[index])
+        if self.is_writer:
+            if changed:
+                self.writer.touch(changed)
+            if derived and self.writer.fresh:
+                self.transitions.pump()
+
+    def _told(self, derived: list[DerivedEvent]) -> None:
+        self.transitions.add(derived)
+        self.fleet.take_changed()  # nobody writes yet: everything is compared when this one does
+
+    def _note(self, batch: Batch, index: int, poison: Poison, payload: bytes) -> None:
+        seq, subject = batch.seqs[index], batch.subjects[index]
+        if self.dead.counts[poison.reason] == 0 or not self.dead.enabled:
+            _log.warning("event %d on %s cannot be read and is passed: %s", seq, subject, poison.reason)
+        self.dead.add(poison, At(self.log.created_at, seq, subject), payload)
+
+    async def folded_to(self, seq: int, timeout_s: float) -> bool:
+        """Wait until the state is at `seq` or later; False if it is not in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.fleet.seq < seq:
+                    self._folded_more.clear()
+                    await self._folded_more.wait()
+        return self.fleet.seq >= seq
+
+    def _compare_file(self) -> None:
+        """Say once for each policy in force how the file differs from it."""
+        if self._file is None or not self.caught_up or self._file_compared == self.fleet.policy_seq:
+            return
+        self._file_compared = self.fleet.policy_seq
+        keys = differing_keys(self._file, self.fleet.policy)
+        if keys:
+            _log.warning(
+                "the policy file differs from the policy in force (log sequence %d), which counts: %s",
+                self.fleet.policy_seq,
+                ", ".join(keys),
+            )
+
+    # -- what the keeper and the writer call -------------------------------------------------------------
+
+    def _on_view(self, changes: list[Change]) -> None:
+        self.writer.on_changes(changes)
+
+    def _wake(self) -> None:
+        self.keeper.wake()
+
+
+_CHANGED: Final = {
+    "recreated": "the log is another one: its stream was created anew",
+    "shorter": "the log ends before what was folded: an older store was put in place",
+    "rewritten": "the log has another event at the state's position: an older store was put in place",
+}

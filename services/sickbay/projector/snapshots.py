@@ -1,0 +1,202 @@
+"""Snapshots of the whole state in the object store: what a start begins from, never needed to be right.
+
+One object a snapshot, compressed. What it is of stands as JSON in the object's description, where a person
+sees it and a start reads it without the object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import zlib
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.js import api
+from nats.js.errors import Error as JetStreamError
+
+from sickbay_projections import FOLD_VERSION, Fleet
+
+from ..bus.connect import BusError
+from ..bus.entries import read_entries
+from ..bus.jetstream import JetStreamApi, StreamAt
+from ..bus.topology import LOG, SNAPSHOTS_BUCKET, SNAPSHOTS_STREAM
+
+try:
+    import zstandard
+
+    _DAMAGED: tuple[type[Exception], ...] = (zlib.error, zstandard.ZstdError)
+except ImportError:  # an installation without the server extra: larger snapshots, the same meaning
+    zstandard = None  # type: ignore[assignment]
+    _DAMAGED = (zlib.error,)
+
+_log = logging.getLogger("sickbay.projector")
+
+NEWEST: Final = 3
+HOURLY_S: Final = 7 * 86_400
+DAILY_S: Final = 90 * 86_400
+LEVEL: Final = 3
+_REQUEST_S: Final = 5.0
+_META: Final = f"$O.{SNAPSHOTS_BUCKET}.M."
+_CHUNK: Final = f"$O.{SNAPSHOTS_BUCKET}.C."
+
+
+class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a snapshot is of."""
+
+    seq: int
+    """Log sequence of the last event in it."""
+    time_ms: int
+    time_ns: int
+    """The server's time of that event: says whether the log still has the same event there."""
+    fold: int
+    policy_seq: int
+    digest: str
+    log_created: str
+    mark: int
+    """Cause of the last derived event that stood in its stream; 0: none had."""
+    compression: str
+    """`zstd` or `zlib`."""
+    size: int
+    """Bytes before compression."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A snapshot in the store: what it is of, under which name, and where its bytes are."""
+
+    info: SnapshotInfo
+    name: str
+    nuid: str
+    sha: str
+
+
+def compression() -> str:
+    """How snapshots are compressed by this installation."""
+    return "zlib" if zstandard is None else "zstd"
+
+
+def compress(data: bytes) -> bytes:
+    """Compress as `compression` says. Lets other threads run."""
+    return zlib.compress(data, LEVEL) if zstandard is None else zstandard.ZstdCompressor(LEVEL).compress(data)
+
+
+def decompress(data: bytes, how: str) -> bytes:
+    """Undo it. Raises ValueError for damaged data, or for zstd where that is not installed."""
+    try:
+        if how == "zlib":
+            return zlib.decompress(data)
+        if zstandard is None:
+            raise ValueError("the snapshot is zstd and the package zstandard is not installed")
+        return zstandard.ZstdDecompressor().decompress(data)
+    except _DAMAGED as error:
+        raise ValueError(f"damaged snapshot: {error}") from error
+
+
+async def list_snapshots(client: Client) -> list[Found]:
+    """All snapshots, newest first (by log time, then sequence). Raises `ReadError`, `nats.errors.Error`."""
+    found: list[Found] = []
+    for entry in (await read_entries(client, SNAPSHOTS_STREAM, f"{_META}>", timeout_s=_REQUEST_S)).entries:
+        with suppress(ValueError, KeyError, msgspec.ValidationError):  # put there by somebody else
+            meta = json.loads(entry.payload)
+            if not meta.get("deleted"):
+                info = msgspec.json.decode(meta["description"].encode(), type=SnapshotInfo)
+                found.append(Found(info, meta["name"], meta["nuid"], meta.get("digest", "")))
+    return sorted(found, key=lambda one: (one.info.time_ms, one.info.seq), reverse=True)
+
+
+async def load(client: Client, found: Found) -> Fleet:
+    """Read a snapshot back. Raises ValueError if it is not what it says, `ReadError`, `nats.errors.Error`."""
+    pages = await read_entries(client, SNAPSHOTS_STREAM, _CHUNK + found.nuid, timeout_s=_REQUEST_S)
+    data = b"".join([entry.payload for entry in pages.entries])
+    if found.sha.rpartition("SHA-256=")[2] != urlsafe_b64encode(sha256(data).digest()).decode():
+        raise ValueError("its bytes are not those that were stored")
+    fleet = Fleet.decode(decompress(data, found.info.compression))
+    if fleet.seq != found.info.seq or fleet.digest() != found.info.digest:
+        raise ValueError(f"its state is at {fleet.seq} and not what was stored at {found.info.seq}")
+    return fleet
+
+
+async def unfit(client: Client, info: SnapshotInfo, log: StreamAt) -> str:
+    """Why a state cannot go on with this log; "" if it can. Raises as `JetStreamApi` does."""
+    if info.fold != FOLD_VERSION:
+        return f"it is of fold version {info.fold}, this is {FOLD_VERSION}"
+    if info.log_created != log.created_at:
+        return "it is of another log"
+    if info.seq > log.last_seq:
+        return f"the log ends at {log.last_seq}, before it: an older store was put in place"
+    if info.seq < log.first_seq - 1:
+        return f"the log begins at {log.first_seq}, later than its end: events between are gone"
+    if info.seq >= log.first_seq:
+        there = await JetStreamApi(client, timeout_s=_REQUEST_S).message_at(LOG, info.seq)
+        if there is not None and there.time_ns != info.time_ns:
+            return f"the log has another event at {info.seq}"
+    return ""
+
+
+async def newest_fit(client: Client, log: StreamAt, told_last_seq: int) -> tuple[Fleet, int] | None:
+    """The newest state that can go on with this log, with the server's time of its last event.
+
+    `told_last_seq` is the last sequence of the stream of derived events: if that was emptied, no snapshot fits
+    that comes after any, so that they are derived again. Raises as `JetStreamApi` and `list_snapshots` do.
+    """
+    for found in await list_snapshots(client):
+        why = await unfit(client, found.info, log)
+        if found.info.mark and not told_last_seq:
+            why = "the derived events that came before it are gone"
+        if not why:
+            try:
+                return await load(client, found), found.info.time_ns
+            except (ValueError, msgspec.MsgspecError) as error:
+                why = str(error)
+        _log.info("snapshot at %d is not used: %s", found.info.seq, why)
+    return None
+
+
+async def store(client: Client, info: SnapshotInfo, state: bytes) -> None:
+    """Compress and store a state, then drop the snapshots that are not kept. Raises `nats.errors.Error`,
+    `BusError`, `TimeoutError`."""
+    data = await asyncio.to_thread(compress, state)
+    bucket = await client.jetstream(timeout=_REQUEST_S).object_store(SNAPSHOTS_BUCKET)
+    name = f"{info.log_created}/{info.fold}/{info.seq:020d}"
+    described = msgspec.json.encode(info).decode()
+    meta = api.ObjectMeta(name=name, description=described)
+    await bucket.put(name, data, meta=meta)
+    for old in kept_not(await list_snapshots(client), int(time.time() * 1000)):
+        await _drop(client, old)
+
+
+def kept_not(found: Sequence[Found], now_ms: int) -> list[Found]:
+    """Which of these (newest first) are not kept: all but the newest 3, one an hour for 7 days, one a day for 90."""
+    seen: set[tuple[str, int]] = set()
+    dropped: list[Found] = []
+    for index, one in enumerate(found):
+        age_s = (now_ms - one.info.time_ms) / 1000
+        slots = []
+        if age_s < HOURLY_S:
+            slots.append(("hour", one.info.time_ms // 3_600_000))
+        if age_s < DAILY_S:
+            slots.append(("day", one.info.time_ms // 86_400_000))
+        keeps = index < NEWEST or any(slot not in seen for slot in slots)
+        seen.update(slots)
+        if not keeps:
+            dropped.append(one)
+    return dropped
+
+
+async def _drop(client: Client, old: Found) -> None:
+    # The client's own delete leaves a tombstone for every name for ever; names here are never used again.
+    request = JetStreamApi(client, timeout_s=_REQUEST_S)
+    encoded = urlsafe_b64encode(old.name.encode()).decode()
+    try:
+        await request.request(f"STREAM.PURGE.{SNAPSHOTS_STREAM}", {"filter": _META + encoded})
+        await request.request(f"STREAM.PURGE.{SNAPSHOTS_STREAM}", {"filter": _CHUNK + old.nuid})
+    except (BusError, JetStreamError, nats.errors.Error, OSError) as error:
+        _log.info("an old snapshot could not be dropped: %s", error)

@@ -1,0 +1,166 @@
+"""Derived events into their stream: in order of cause, each once.
+
+The mark is the cause of the last message in the stream: whoever takes over goes on after it. Each publish
+names the stream's last sequence, so that what an overslept projector still sends is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final
+
+from nats.aio.client import Client
+
+from sickbay_events import DerivedEvent, derived_subject
+from sickbay_events.codec import derived_id, encode_derived
+
+from ..bus.jetstream import JetStreamApi, StoredMessage
+from ..bus.topology import TRANSITIONS
+from .acks import Ack, Acks, Stored
+
+IN_FLIGHT_MAX: Final = 256
+_REQUEST_S: Final = 2.0
+
+
+class Transitions:
+    """Queue of derived events that are not known to stand in the stream, oldest cause first.
+
+    A standby keeps what lies above the mark; only after `take_over` anything is sent.
+    """
+
+    def __init__(self, acks: Acks) -> None:
+        self.published = 0
+        self.out_of_step = True
+        """The stream's last sequence is not known; `take_over` is wanted before anything goes out."""
+        self.log_created = ""
+        self._acks = acks
+        self._queue: deque[DerivedEvent] = deque()
+        self._sent = 0  # how many of the queue's first are under way
+        self._next_seq = 0  # expected last sequence of the next publish
+        self._round = 0
+        self.mark = 0
+        """Cause of the last message known to stand in the stream."""
+        self._void: tuple[int, int] = (-1, 0)
+
+    def start(self, log_created: str, mark: int, log_last_seq: int) -> None:
+        """Begin anew for a state that is folded again: what lies below the mark stands already.
+
+        A mark beyond the log's end is of events that the log has lost: it is void, and the end counts.
+        """
+        self.log_created = log_created
+        self._queue.clear()
+        self._void = (mark, log_last_seq) if mark > log_last_seq else (-1, 0)
+        self.mark = min(mark, log_last_seq)
+        self.desync()
+
+    def add(self, events: Iterable[DerivedEvent]) -> None:
+        """What the fold concluded, in order."""
+        mark = self.mark
+        self._queue.extend([event for event in events if event.cause_seq >= mark])
+
+    def forget_through(self, told_seq: int) -> None:
+        """The writer says that all up to this cause stands; a standby need not keep it."""
+        queue = self._queue
+        while queue and not self._sent and queue[0].cause_seq <= told_seq:
+            queue.popleft()
+
+    @property
+    def all_told(self) -> bool:
+        """Everything that was concluded so far stands in the stream."""
+        return not self._queue
+
+    @property
+    def waiting(self) -> int:
+        """How many are not known to stand there."""
+        return len(self._queue)
+
+    def told_seq(self, folded_seq: int) -> int:
+        """The sequence up to which every derived event stands in the stream."""
+        return min(folded_seq, self._queue[0].cause_seq - 1) if self._queue else folded_seq
+
+    def desync(self) -> None:
+        """What is under way may or may not be stored: find out before the next one goes out."""
+        self.out_of_step = True
+        self._round += 1
+        self._sent = 0
+
+    async def take_over(self, client: Client) -> None:
+        """Read what stands at the end of the stream and drop it from the queue.
+
+        Raises `ApiError` (no stream), `nats.errors.Error` or `TimeoutError`.
+        """
+        self.desync()
+        turn = self._round
+        last_seq, mark, seam = await read_end(client, self.log_created)
+        if turn != self._round:
+            return
+        if mark == self._void[0]:
+            mark, seam = self._void[1], set()
+        queue, created = self._queue, self.log_created
+        kept = [e for e in queue if e.cause_seq > mark or (e.cause_seq == mark and derived_id(e, created) not in seam)]
+        queue.clear()
+        queue.extend(kept)
+        self.mark = mark
+        self._next_seq = last_seq
+        self.out_of_step = False
+
+    def pump(self) -> None:
+        """Send on what waits; only for who holds the checkpoint."""
+        while not self.out_of_step and self._sent < min(len(self._queue), IN_FLIGHT_MAX):
+            event = self._queue[self._sent]
+            turn = self._round
+            self._sent += 1
+            headers = {
+                "Nats-Msg-Id": derived_id(event, self.log_created),
+                "Nats-Expected-Last-Sequence": str(self._next_seq),
+            }
+            self._next_seq += 1
+            body = encode_derived(event, self.log_created)
+            self._acks.send(derived_subject(event), body, headers, partial(self._on_ack, turn))
+
+    def _on_ack(self, turn: int, ack: Ack) -> None:
+        if turn != self._round:
+            return
+        if isinstance(ack, Stored) and not ack.duplicate:
+            # One publisher, one stream: acknowledgements come in the order of sending.
+            self.mark = self._queue.popleft().cause_seq
+            self._sent -= 1
+            self.published += 1
+        else:
+            self.desync()
+
+
+async def read_end(client: Client, log_created: str) -> tuple[int, int, set[str]]:
+    """Last sequence of the stream, the mark (cause of its last message, 0 if that is of another log or there
+    is none), and the ids of all messages with that cause."""
+    api = JetStreamApi(client, timeout_s=_REQUEST_S)
+    at = await api.stream_at(TRANSITIONS)
+    seam: set[str] = set()
+    mark = 0
+    seq = at.last_seq
+    while seq >= max(1, at.first_seq):
+        message = await api.message_at(TRANSITIONS, seq)
+        seq -= 1
+        body = _body(message)
+        if body is None:
+            continue  # taken out by hand, or put in by hand
+        if not str(body["id"]).startswith(f"{log_created}:") or (seam and body["cause_seq"] != mark):
+            break
+        mark = body["cause_seq"]
+        seam.add(str(body["id"]))
+    return at.last_seq, mark, seam
+
+
+def _body(message: StoredMessage | None) -> dict[str, Any] | None:
+    if message is None:
+        return None
+    try:
+        body = json.loads(message.payload)
+    except ValueError:
+        return None
+    if isinstance(body, dict) and isinstance(body.get("cause_seq"), int) and "id" in body:
+        return body
+    return None
