@@ -67,9 +67,7 @@ async def read_log(url: str) -> list[Stored]:
             body = json.loads(message.data)
             assert message.headers is not None and message.headers["Nats-Msg-Id"] == body["id"]
             meta = message.metadata
-            found.append(
-                Stored(meta.sequence.stream, message.subject, body["id"], body, meta.timestamp.timestamp())
-            )
+            found.append(Stored(meta.sequence.stream, message.subject, body["id"], body, meta.timestamp.timestamp()))
         await subscription.unsubscribe()
     await client.close()
     return found
