@@ -12,6 +12,7 @@ import pytest
 from nats.aio.client import Client
 
 from nats_servers import NatsCluster, NatsServer
+from sickbay.bus import feed as feed_module
 from sickbay.bus import reader as reader_module
 from sickbay.bus.bulk import header_value
 from sickbay.bus.connect import NatsOptions, connect
@@ -171,6 +172,29 @@ async def test_after_a_restart_it_is_back_within_a_fifth_of_a_second(nats_server
     await link.close()
 
 
+def test_it_resumes_under_uvloop_too(nats_server: NatsServer) -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def scenario() -> None:
+        link = Link(NatsOptions.from_url(nats_server.url))
+        link.start()
+        await make_stream(await link.wait_connected(5))
+        await publish(await link.wait_connected(5), 1, 5_000)
+        reading = Reading(LogReader(link, STREAM, after_seq=0))
+        await reading.until_seq(5_000)
+        nats_server.kill9()
+        await asyncio.to_thread(nats_server.restart)
+        await reading.until(lambda: len(reading.of(Resumed)) == 2)
+        await publish(await link.wait_connected(5), 5_001, 6_000)
+        await reading.until_seq(6_000)
+        assert reading.seqs == list(range(1, 6_001))
+        await reading.stop()
+        await link.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())
+
+
 async def test_a_consumer_that_was_deleted_is_made_again(nats_client: Client) -> None:
     await make_stream(nats_client)
     await publish(nats_client, 1, 10)
@@ -235,8 +259,8 @@ async def test_a_stream_trimmed_under_a_slow_caller_is_reported(
     nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the server had not sent yet when the limit took it shows as a gap, whatever waits here."""
-    monkeypatch.setattr(reader_module, "BATCH", 100)
-    monkeypatch.setattr(reader_module, "QUEUE_BYTES", 1_000)
+    monkeypatch.setattr(feed_module, "BATCH", 100)
+    monkeypatch.setattr(feed_module, "QUEUE_BYTES", 1_000)
     await make_stream(nats_client, max_msgs=500)
     await publish(nats_client, 1, 400)
     reader = LogReader(ClientSource(nats_client), STREAM, after_seq=0)
@@ -262,8 +286,8 @@ async def test_a_stream_trimmed_under_a_slow_caller_is_reported(
 async def test_a_slow_caller_bounds_what_waits_and_loses_nothing(
     nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module, "BATCH", 200)
-    monkeypatch.setattr(reader_module, "QUEUE_BYTES", 100_000)
+    monkeypatch.setattr(feed_module, "BATCH", 200)
+    monkeypatch.setattr(feed_module, "QUEUE_BYTES", 100_000)
     await make_stream(nats_client)
     await publish(nats_client, 1, 6_000, lambda n: b"%d " % n + b"x" * 1_000)
     reader = LogReader(ClientSource(nats_client), STREAM, after_seq=0)
@@ -287,10 +311,10 @@ async def test_a_caller_that_sleeps_longer_than_the_silence_limit_is_not_cut_off
     nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that does not ask for items for a while must not mistake its own pause for the server's."""
-    monkeypatch.setattr(reader_module, "BATCH", 10)
-    monkeypatch.setattr(reader_module, "QUEUE_BYTES", 10)
+    monkeypatch.setattr(feed_module, "BATCH", 10)
+    monkeypatch.setattr(feed_module, "QUEUE_BYTES", 10)
     monkeypatch.setattr(reader_module, "SILENCE_S", 0.4)
-    monkeypatch.setattr(reader_module, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(feed_module, "HEARTBEAT_S", 0.1)
     await make_stream(nats_client)
     await publish(nats_client, 1, 200)
     reader = LogReader(ClientSource(nats_client), STREAM, after_seq=0)
@@ -311,7 +335,7 @@ async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
     nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader_module, "SILENCE_S", 0.3)
-    monkeypatch.setattr(reader_module, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(feed_module, "HEARTBEAT_S", 0.1)
     await make_stream(nats_client)
     await publish(nats_client, 1, 5)
     reader = LogReader(ClientSource(nats_client), STREAM, after_seq=0)
@@ -349,7 +373,7 @@ async def test_large_messages_pass_by_the_byte_bound_of_a_pull(
     nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests end when their bytes are used up; a message larger than all of them raises the bound."""
-    monkeypatch.setattr(reader_module, "BATCH_BYTES", 5_000)
+    monkeypatch.setattr(feed_module, "BATCH_BYTES", 5_000)
     await make_stream(nats_client)
     sizes = [100, 2_000, 4_900, 30_000, 200, 900_000, 10]
     for size in sizes * 10:
@@ -363,7 +387,7 @@ async def test_large_messages_pass_by_the_byte_bound_of_a_pull(
 
 async def test_heartbeats_that_stop_are_noticed(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "SILENCE_S", 0.6)
-    monkeypatch.setattr(reader_module, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(feed_module, "HEARTBEAT_S", 0.1)
     client = await connect(nats_server.url)
     await make_stream(client)
     await publish(client, 1, 3)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
@@ -45,6 +46,7 @@ class BulkParser(Parser):
         self.sinks: dict[int, Sink] = {}
         self.last_err = ""
         self._epoch = 0
+        self._client: Any = client  # its private parts are what a parser works with
         super().__init__(client)
 
     def reset(self) -> None:
@@ -76,6 +78,7 @@ class BulkParser(Parser):
         size, find, sinks = len(buf), buf.find, self.sinks
         run: list[Item] = []
         run_sid = 0
+        line = b""
         while pos < size:
             eol = find(b"\r\n", pos)
             if eol < 0:
@@ -108,7 +111,8 @@ class BulkParser(Parser):
                     run.append(item)
                     continue
             else:
-                sid, item, line = 0, None, buf[pos:eol]
+                sid, item = 0, None
+                line = buf[pos:eol]
                 pos = eol + 2
             # Anything but bulk goes out at once, after the bulk that came before it.
             if run:
@@ -117,7 +121,7 @@ class BulkParser(Parser):
             if item is None:
                 await self._control(line)
             else:
-                await self.nc._process_msg(sid, item[0], item[1], item[3], item[2])
+                await self._client._process_msg(sid, item[0], item[1], item[3], item[2])
             if epoch != self._epoch:
                 return  # the connection these bytes came from is gone
         if run:
@@ -127,7 +131,7 @@ class BulkParser(Parser):
 
     async def _deliver(self, sid: int, run: list[Item]) -> None:
         sink = self.sinks.get(sid)
-        stats = self.nc.stats
+        stats = self._client.stats
         stats["in_msgs"] += len(run)
         stats["in_bytes"] += sum([len(item[3]) for item in run])
         if sink is None:
@@ -135,20 +139,20 @@ class BulkParser(Parser):
         try:
             sink(run)
         except Exception as error:  # noqa: BLE001 - a reader's bug must not make the whole connection deaf
-            await self.nc._error_cb(error)
+            await self._client._error_cb(error)
 
     async def _control(self, line: bytes) -> None:
         op = line[:4]
         if op == b"PING":
-            await self.nc._process_ping()
+            await self._client._process_ping()
         elif op == b"PONG":
-            await self.nc._process_pong()
+            await self._client._process_pong()
         elif op == b"INFO":
-            await self.nc._process_info(json.loads(line[5:]))
+            await self._client._process_info(json.loads(line[5:]))
         elif op == b"-ERR":
             match = ERR_RE.match(line + b"\r\n")
             self.last_err = (match[1] or b"").decode("utf-8", "replace") if match else ""
-            await self.nc._process_err(self.last_err.lower())
+            await self._client._process_err(self.last_err.lower())
         elif line[:3] != b"+OK":
             raise ProtocolError
 
@@ -202,9 +206,14 @@ async def subscribe_bulk(client: Client, subject: str, sink: Sink) -> BulkSubscr
     The server may know of the subscription only a moment after this returns: nothing confirms it but an
     answer to a later request on the same connection. Raises what `Client.subscribe` raises.
     """
-    parser = bulk_parser(client)
-    subscription = await client.subscribe(subject)
-    parser.sinks[subscription._id] = sink
+    sinks = bulk_parser(client).sinks
+    sid = client._sid + 1  # the id it will get; the sink must be there before the first message can be
+    sinks[sid] = sink
+    try:
+        subscription = await client.subscribe(subject)
+    except BaseException:
+        sinks.pop(sid, None)
+        raise
     return BulkSubscription(client, subscription)
 
 

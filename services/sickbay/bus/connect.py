@@ -215,8 +215,9 @@ class _Watch:
 
     def next_server(self, servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
         """nats-py asks before each reconnect: the server tried least often, and the wait before it."""
-        if self.client is not None and self.client._transport is not None:
-            self.client._transport.close()  # nats-py forgets the socket of an attempt that timed out
+        transport: Any = self.client and self.client._transport
+        if transport is not None:
+            transport.close()  # nats-py forgets the socket of an attempt that timed out
         fewest = min(servers, key=lambda server: server.reconnects)
         return fewest, 0.0 if fewest.reconnects == 0 else self.backoff.wait_s()
 
@@ -287,18 +288,12 @@ async def connect_once(
     try:
         await asyncio.wait_for(
             client.connect(
-                list(options.servers),
                 error_cb=watch.error,
                 disconnected_cb=disconnected,
                 reconnected_cb=reconnected_cb,
                 closed_cb=closed_cb,
                 reconnect_to_server_handler=watch.next_server,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=WAIT_MIN_S,  # type: ignore[arg-type]  # a float works: it is slept
-                connect_timeout=ATTEMPT_TIMEOUT_S,  # type: ignore[arg-type]
-                ping_interval=PING_INTERVAL_S,  # type: ignore[arg-type]
-                max_outstanding_pings=PINGS_OUTSTANDING_MAX,
-                **_credentials(options),
+                **client_arguments(options),
             ),
             timeout_s,
         )
@@ -315,9 +310,19 @@ async def connect_once(
     return client
 
 
-def _credentials(options: NatsOptions) -> dict[str, Any]:
-    """The keyword arguments of nats-py for names, secrets and TLS. Raises `OptionsError`."""
-    given: dict[str, Any] = {"name": options.name, "inbox_prefix": options.inbox_prefix}
+def client_arguments(options: NatsOptions) -> dict[str, Any]:
+    """The options as keyword arguments of nats-py's `connect`, callbacks excepted: for whoever makes a client elsewhere
+    (a FastStream broker). With these alone a first connect waits for ever. Raises `OptionsError`."""
+    given: dict[str, Any] = {
+        "servers": list(options.servers),
+        "name": options.name,
+        "inbox_prefix": options.inbox_prefix,
+        "max_reconnect_attempts": -1,
+        "reconnect_time_wait": WAIT_MIN_S,
+        "connect_timeout": ATTEMPT_TIMEOUT_S,
+        "ping_interval": PING_INTERVAL_S,
+        "max_outstanding_pings": PINGS_OUTSTANDING_MAX,
+    }
     for ours, theirs in (("user", "user"), ("password", "password"), ("token", "token"), ("creds", "user_credentials")):
         if getattr(options, ours) is not None:
             given[theirs] = getattr(options, ours)

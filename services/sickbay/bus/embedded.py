@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -32,12 +31,14 @@ from types import TracebackType
 from typing import Self
 
 from .connect import BusError
+from .filelock import FileLock
 
 _log = logging.getLogger("sickbay.bus")
 
 START_TIMEOUT_S = 60.0  # a store of millions of messages is read before the port opens
 STOP_TIMEOUT_S = 10.0
 ORPHAN_TIMEOUT_S = 5.0
+SETTLE_S = 0.5
 LOG_MAX_BYTES = 10 << 20
 PORT_ATTEMPTS = 5
 
@@ -105,8 +106,8 @@ class EmbeddedServer:
         self._wanted_port = port
         self._sync_always = sync_always
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner_lock = _Lock(self.folder / "owner.lock")
-        self._server_lock = _Lock(self.folder / "server.lock")
+        self._owner_lock = FileLock(self.folder / "owner.lock")
+        self._server_lock = FileLock(self.folder / "server.lock")
 
     @property
     def pid(self) -> int | None:
@@ -163,21 +164,22 @@ class EmbeddedServer:
 
     async def _take_store(self) -> None:
         """Get the server's lock; if an orphaned server still holds it, end that one first."""
-        if self._server_lock.take():
-            return
-        pid = self._server_lock.pid()
-        if not _is_server_of(pid, self.folder):
-            raise StoreInUse(self.folder, pid, "a NATS server whose owner is gone")
-        _log.warning("ending the NATS server %d that a killed Sickbay left on %s", pid, self.folder)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-            deadline = time.monotonic() + ORPHAN_TIMEOUT_S
-            while time.monotonic() < deadline:
-                if self._server_lock.take():
-                    return
-                await asyncio.sleep(0.01)
-        raise StoreInUse(self.folder, pid, "a NATS server that does not end")
+        began = time.monotonic()
+        signals = [(0.0, signal.SIGTERM), (ORPHAN_TIMEOUT_S, signal.SIGKILL), (2 * ORPHAN_TIMEOUT_S, None)]
+        while not self._server_lock.take():
+            pid, waited_s = self._server_lock.pid(), time.monotonic() - began
+            if not _is_server_of(pid, self.folder):
+                # A process that is just ending has no command line any more, but may hold its files for a moment.
+                if waited_s > SETTLE_S:
+                    raise StoreInUse(self.folder, pid, "a process that is no NATS server of this folder")
+            elif waited_s >= signals[0][0]:
+                number = signals.pop(0)[1]
+                if number is None:
+                    raise StoreInUse(self.folder, pid, "a NATS server that does not end")
+                _log.warning("ending the NATS server %d that a killed Sickbay left on %s", pid, self.folder)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            await asyncio.sleep(0.01)
 
     async def _launch(self, binary: Path) -> None:
         user, password, ports = self._identity()
@@ -195,7 +197,7 @@ class EmbeddedServer:
             self._kill()
             if "address already in use" not in said:
                 raise EmbeddedError(f"nats-server did not start in {self.folder}: {said[-1500:].strip() or 'no word'}")
-        raise EmbeddedError(f"nats-server: port {port} is taken by another program; give another one, or none")
+        raise EmbeddedError(f"nats-server: port {ports[-1]} is taken by another program; give another one, or none")
 
     def _identity(self) -> tuple[str, str, list[int]]:
         """User, password and the ports to try, the first of each as last time."""
@@ -289,48 +291,6 @@ class EmbeddedServer:
     def _at_exit(self) -> None:
         """The interpreter ends without `stop` having been called."""
         self._end(signal.SIGTERM)
-
-
-class _Lock:
-    """An flock on a file that also says who holds it. Survives nothing: it is gone with the last process that has the
-    file open."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd: int | None = None
-
-    def take(self) -> bool:
-        """Try to get it, without waiting."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
-            return False
-        self._fd = fd
-        return True
-
-    def fileno(self) -> int:
-        """The open file, to be handed to a child that shall hold the lock too."""
-        assert self._fd is not None
-        return self._fd
-
-    def write(self, pid: int) -> None:
-        """Say who holds it."""
-        os.ftruncate(self.fileno(), 0)
-        os.pwrite(self.fileno(), b"%d\n" % pid, 0)
-
-    def pid(self) -> int:
-        """Who is said to hold it, 0 if nobody is."""
-        with contextlib.suppress(OSError, ValueError):
-            return int(self._path.read_text())
-        return 0
-
-    def release(self) -> None:
-        """Close the file; a child that has it open goes on holding the lock."""
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
 
 
 def _is_server_of(pid: int, folder: Path) -> bool:

@@ -78,7 +78,9 @@ class JetStreamApi:
         with suppress(ApiError, nats.errors.Error, OSError):
             await self.request(f"CONSUMER.DELETE.{stream}.{consumer}")
 
-    async def message_at(self, stream: str, seq: int, *, or_next: bool = False, subject: str = ">") -> StoredMessage | None:
+    async def message_at(
+        self, stream: str, seq: int, *, or_next: bool = False, subject: str = ">"
+    ) -> StoredMessage | None:
         """The message at `seq` (or the first one from there on, of `subject` if that is given), read from the
         stream's leader; None if there is none."""
         body: dict[str, Any] = {"seq": seq, "next_by_subj": subject} if or_next else {"seq": seq}

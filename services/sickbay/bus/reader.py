@@ -18,7 +18,6 @@ the reader makes another one at its position.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -28,17 +27,13 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from .bulk import STATUS_START, BulkSubscription, Item, header_value, status_of, status_text, subscribe_bulk
+from .bulk import Item, subscribe_bulk
+from .feed import Chunk, Feed, chunk_of, piece
 from .jetstream import ApiError, JetStreamApi, StreamAt
 
-BATCH = 5_000  # messages a pull request asks for
-AHEAD = 3  # pull requests outstanding; BATCH_BYTES x AHEAD stays far below the server's max_pending, 64 MiB
-BATCH_BYTES = 8 << 20
-BATCH_BYTES_MAX = 48 << 20
-QUEUE_BYTES = 32 << 20  # what may wait here for a slow caller before no more is asked for
+__all__ = ["CaughtUp", "Chunk", "Event", "Gap", "Interrupted", "LogChanged", "LogReader", "Resumed", "Source"]
+
 CHUNK_MESSAGES = 5_000  # chunks that wait are joined up to about this size
-EXPIRES_S = 30.0
-HEARTBEAT_S = 0.5
 SILENCE_S = 1.5  # nothing at all, not even a heartbeat: the consumer is taken for lost
 CHECK_S = 0.05  # how often the connection is looked at while nothing arrives
 REQUEST_TIMEOUT_S = 2.0
@@ -53,20 +48,6 @@ class Source(Protocol):
     def client(self) -> Client | None:
         """The client while it is connected, else None."""
         ...
-
-
-class Chunk(msgspec.Struct, frozen=True, gc=False):
-    """Messages in stream order, as parallel lists. `subjects` raw bytes, `seqs` stream sequences, `times_ns` the
-    server's times since the epoch, `payloads`, `headers` raw blocks or None. `pending` says how many messages
-    the stream had behind the last one when that was sent; `size` is the payloads' bytes."""
-
-    subjects: list[bytes]
-    seqs: list[int]
-    times_ns: list[int]
-    payloads: list[bytes]
-    headers: list[bytes | None]
-    pending: int
-    size: int
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -109,50 +90,6 @@ class LogChanged(msgspec.Struct, frozen=True):
 Event = Chunk | Gap | CaughtUp | Interrupted | Resumed | LogChanged
 
 
-class _Feed:
-    """One consumer and the subscription its messages come by; replaced as a whole when anything is wrong."""
-
-    def __init__(self, client: Client, consumer: str, wake: asyncio.Event) -> None:
-        self.client = client
-        self.consumer = consumer
-        self.reconnects = client.stats["reconnects"]
-        self.wake = wake
-        self.queue: deque[list[Item]] = deque()
-        self.queued_bytes = 0
-        self.outstanding = 0  # messages that the server may still send without being asked again
-        self.consumer_seq = 0
-        self.batch_bytes = BATCH_BYTES
-        self.broken = ""
-        self.last_heard = time.monotonic()
-        self.subscription: BulkSubscription | None = None
-        self.inbox = ""
-
-    def on_items(self, items: list[Item]) -> None:
-        """The sink: called by the parser for everything that arrived together."""
-        self.last_heard = time.monotonic()
-        statuses = [item for item in items if item[2] is not None and item[2][:9] == STATUS_START]
-        if statuses:
-            items = [item for item in items if item not in statuses]
-            for status in statuses:
-                self._take_status(status[2] or b"")
-        if items:
-            self.outstanding -= len(items)
-            self.queued_bytes += sum([len(item[3]) for item in items])
-            self.queue.append(items)
-        self.wake.set()
-
-    def _take_status(self, headers: bytes) -> None:
-        status, text = status_of(headers), status_text(headers)
-        if status == 408 or (status == 409 and ("MaxBytes" in text or "Batch Completed" in text)):
-            # A pull request ended; what it has not brought by now will not come.
-            unused = int(header_value(headers, b"Nats-Pending-Messages") or 0)
-            self.outstanding -= unused
-            if status == 409 and unused >= BATCH:
-                self.batch_bytes = min(self.batch_bytes * 2, BATCH_BYTES_MAX)  # one message is larger than all
-        elif status != 100:
-            self.broken = f"{status} {text}".strip()
-
-
 class LogReader:
     """Async iterator over a stream, from `after_seq` + 1 on, for ever; see the module's text for its items.
 
@@ -185,7 +122,7 @@ class LogReader:
         self._filters = filters
         self._name = name
         self._wake = asyncio.Event()
-        self._feed: _Feed | None = None
+        self._feed: Feed | None = None
         self._ready: deque[Event] = deque()
         self._caught_up = False
         self._interrupted = False
@@ -240,14 +177,14 @@ class LogReader:
         self._wake.clear()
         check = asyncio.get_running_loop().call_later(CHECK_S, self._wake.set)
         try:
-            await self._pull(feed)
+            await feed.pull(self.stream)
             await self._wake.wait()
         except (nats.errors.Error, OSError) as error:
             await self._interrupt(f"connection: {error or type(error).__name__}")
         finally:
             check.cancel()
 
-    def _trouble(self, feed: _Feed) -> str:
+    def _trouble(self, feed: Feed) -> str:
         if self._source.client is not feed.client or feed.client.stats["reconnects"] != feed.reconnects:
             return "connection lost"
         if feed.broken:
@@ -304,7 +241,7 @@ class LogReader:
             return
         self._created_at = at.created_at
         consumer = f"{self._name}-{client._nuid.next().decode()}"
-        feed = _Feed(client, consumer, self._wake)
+        feed = Feed(client, consumer, self._wake)
         self._feed = feed  # from here on whatever fails, `_drop_feed` cleans up
         feed.inbox = client.new_inbox()
         feed.subscription = await subscribe_bulk(client, feed.inbox, feed.on_items)
@@ -345,33 +282,17 @@ class LogReader:
             config["filter_subjects"] = list(self._filters)
         return config
 
-    async def _pull(self, feed: _Feed) -> None:
-        """Ask for more as long as little is outstanding and the caller keeps up."""
-        while feed.outstanding <= BATCH * (AHEAD - 1) and feed.queued_bytes < QUEUE_BYTES and not feed.broken:
-            body = {
-                "batch": BATCH,
-                "max_bytes": feed.batch_bytes,
-                "expires": int(EXPIRES_S * 1e9),
-                "idle_heartbeat": int(HEARTBEAT_S * 1e9),
-            }
-            if feed.outstanding <= 0:
-                feed.last_heard = time.monotonic()  # nothing was owed to us until now
-                feed.outstanding = 0
-            feed.outstanding += BATCH
-            subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{feed.consumer}"
-            await feed.client.publish(subject, json.dumps(body).encode(), reply=feed.inbox)
-
     # -- what arrived ----------------------------------------------------------------------------------
 
-    async def _read(self, feed: _Feed) -> None:
+    async def _read(self, feed: Feed) -> None:
         """Turn what waits into chunks and gaps."""
         items: list[Item] = []
         while feed.queue and len(items) < CHUNK_MESSAGES:
             items.extend(feed.queue.popleft())
-        chunk, consumer_seqs = _chunk_of(items)
+        chunk, consumer_seqs = chunk_of(items)
         feed.queued_bytes -= chunk.size
         count = len(items)
-        await self._pull(feed)
+        await feed.pull(self.stream)
         contiguous = consumer_seqs[0] == feed.consumer_seq + 1 and consumer_seqs[-1] == feed.consumer_seq + count
         if not contiguous:
             # Messages were lost between the server and here (a slow consumer): read them again.
@@ -402,11 +323,11 @@ class LogReader:
                     await self._interrupt(reason)
                     return False
                 if index > begin:
-                    made.append(_piece(chunk, begin, index))
+                    made.append(piece(chunk, begin, index))
                 made.append(gap)
                 begin = index
             expected = seq + 1
-        made.append(_piece(chunk, begin, len(chunk.seqs)))
+        made.append(piece(chunk, begin, len(chunk.seqs)))
         self._ready.extend(made)
         return True
 
@@ -422,38 +343,3 @@ class LogReader:
         if not self._caught_up:
             self._caught_up = True
             self._ready.append(CaughtUp(seq))
-
-
-def _chunk_of(items: list[Item]) -> tuple[Chunk, list[int]]:
-    """Items as a chunk, and their sequences at the consumer."""
-    subjects, replies, headers, payloads = map(list, zip(*items, strict=True))
-    # $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>, or with a domain and
-    # an account hash before the stream and at times a token at the end: seen by the number of tokens.
-    tokens = b".".join(replies).split(b".")
-    per, extra = divmod(len(tokens), len(items))
-    if extra or per not in (9, 11, 12):
-        raise nats.errors.Error(f"unknown form of acknowledgement subject: {replies[0]!r}")
-    at = 5 if per == 9 else 7
-    chunk = Chunk(
-        subjects,
-        list(map(int, tokens[at::per])),
-        list(map(int, tokens[at + 2 :: per])),
-        payloads,
-        headers,
-        int(tokens[len(tokens) - per + at + 3]),
-        sum(map(len, payloads)),
-    )
-    return chunk, list(map(int, tokens[at + 1 :: per]))
-
-
-def _piece(chunk: Chunk, begin: int, end: int) -> Chunk:
-    part = slice(begin, end)
-    return Chunk(
-        chunk.subjects[part],
-        chunk.seqs[part],
-        chunk.times_ns[part],
-        chunk.payloads[part],
-        chunk.headers[part],
-        chunk.pending + len(chunk.seqs) - end,
-        sum(map(len, chunk.payloads[part])),
-    )
