@@ -11,7 +11,7 @@ JOBS ?= 2
 # What `make test` hands on to pytest, for example `make test ARGS='-k breaker'`.
 ARGS ?=
 
-.PHONY: setup demo test lint format types bench constraints clean help
+.PHONY: setup demo test lint format types bench docs constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ types: $(READY)  ## mypy --strict and basedpyright
 
 bench: $(READY)  ## the budget table with measured values (ARGS=--quick for a short one)
 	$(BIN)/python bench/run.py $(ARGS)
+
+docs: $(READY)  ## make the tables of docs/ anew that come from the code
+	$(BIN)/python docs/tables.py
 
 constraints: $(READY)  ## write down the versions that are installed now
 	@{ echo '# Versions that were installed and tested together, everything transitive included. Made by `make constraints`.'; \
