@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .classify import classify, judge_output
 from .codec import decode, derived_subject, encode, outcome_subject, override_subject, probe_subject, read_subject
 from .derived import DerivedEvent, HealthChanged, Held, Released, WarningRaised
 from .errors import EventError, NameRefused, Poison, PolicyRefused, TokenRefused
@@ -53,9 +54,11 @@ __all__ = [
     "TokenRefused",
     "Verdict",
     "WarningRaised",
+    "classify",
     "decode",
     "derived_subject",
     "encode",
+    "judge_output",
     "outcome_subject",
     "override_subject",
     "parse_rfc3339",

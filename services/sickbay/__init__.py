@@ -1,1 +1,27 @@
-"""Sickbay: one lesson for the whole fleet of LLM routers."""
+"""Which (provider, model) may be called: one lesson for the whole fleet. What a router imports."""
+
+from __future__ import annotations
+
+from sickbay_events import CallOutcome, Decision, Policy, Target, Verdict, classify, judge_output, provider_of
+
+from .attempt import Attempt
+from .bodies import read_error_body
+from .client import Sickbay, connect
+from .errors import Held, SickbayError
+
+__all__ = [
+    "Attempt",
+    "CallOutcome",
+    "Decision",
+    "Held",
+    "Policy",
+    "Sickbay",
+    "SickbayError",
+    "Target",
+    "Verdict",
+    "classify",
+    "connect",
+    "judge_output",
+    "provider_of",
+    "read_error_body",
+]

@@ -52,6 +52,8 @@ Changed = Callable[[str, GateEntry | None, GateEntry | None], None]
 """Called with scope key, what stood there and what stands there now."""
 PolicyTaken = Callable[[Policy, int], None]
 """Called with the policy in force and its log sequence."""
+Passed = Callable[[int], None]
+"""Called with the log sequence up to which the cluster has folded, at each checkpoint of a live projector."""
 
 _entry: Final = msgspec.json.Decoder(GateEntry)
 _checkpoint: Final = msgspec.json.Decoder(Checkpoint)
@@ -112,18 +114,23 @@ class Mirror:
         self.checkpoint: Checkpoint | None = None
         self.is_loaded = False
         """Whether the bucket was read once; before that nothing is known."""
+        self.is_heard = False
+        """Whether it was read and something came by the feed, so that the log's time is known too."""
         self.resyncs = 0
         """How often the bucket was paged through."""
         self.counts: Counter[str] = Counter()
         """`mismatch`, `other_bucket`, `silence`, `filled`, and what was not readable: `body`, `version`, `policy`."""
         self.clock = LogClock(monotonic, wall)
         self._monotonic = monotonic
-        self._fresh_at_s = monotonic()
+        self.fresh_at_s = monotonic()
+        """Monotonic time of the last checkpoint that a live projector wrote."""
         self._link = link
         self._view = ViewMap()
         self._feed: BulkSubscription | None = None
         self._changed: list[Changed] = []
         self._policy_taken: list[PolicyTaken] = []
+        self._passed: list[Passed] = []
+        self._on_loaded: list[Callable[[], None]] = []
         self._loaded = asyncio.Event()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -137,12 +144,23 @@ class Mirror:
         self._page_at_s = 0.0
         self._sweep_at_s = monotonic() + SWEEP_S
 
-    def listen(self, *, changed: Changed | None = None, policy: PolicyTaken | None = None) -> None:
+    def listen(
+        self,
+        *,
+        changed: Changed | None = None,
+        policy: PolicyTaken | None = None,
+        passed: Passed | None = None,
+        loaded: Callable[[], None] | None = None,
+    ) -> None:
         """Add listeners, called in the loop; what they raise is logged. `is_loaded` is False in the first load."""
         if changed is not None:
             self._changed.append(changed)
         if policy is not None:
             self._policy_taken.append(policy)
+        if passed is not None:
+            self._passed.append(passed)
+        if loaded is not None:
+            self._on_loaded.append(loaded)
 
     def start(self) -> None:
         """Begin to follow, whether or not NATS is there; returns at once. A second call does nothing."""
@@ -167,7 +185,7 @@ class Mirror:
 
     def age_s(self) -> float:
         """Seconds since the last checkpoint that a live projector wrote; before the first, since this began."""
-        return self._monotonic() - self._fresh_at_s
+        return self._monotonic() - self.fresh_at_s
 
     def now_ms(self) -> int:
         """Asked-at in log time (SPEC 6), ms since the epoch."""
@@ -176,7 +194,7 @@ class Mirror:
     @property
     def is_stale(self) -> bool:
         """Whether what is known is too old, or was never heard, to be called the cluster's word."""
-        return not self.is_loaded or not self.clock.heard or self.age_s() > STALE_S
+        return not self.is_heard or self.age_s() > STALE_S
 
     def put(self, key: str, entry: GateEntry | None) -> None:
         """Set what stands under a scope key, and tell the listeners."""
@@ -208,6 +226,7 @@ class Mirror:
         stamp = header_value(items[-1][2], b"Nats-Time-Stamp")
         if stamp is not None:
             self.clock.hear(parse_rfc3339(stamp.decode()), now_s)
+            self.is_heard = self.is_loaded
         for item in items:
             change = read_change(item)
             if change is None:
@@ -275,9 +294,11 @@ class Mirror:
         if checkpoint.live:
             age_s = 0.0 if fed else max(0.0, (self.now_ms() - stamp_ms) / 1000)
             # The first one known says how old the view is; later a fetched one can only make it younger.
-            known_s = now_s - age_s if before is None else self._fresh_at_s
-            self._fresh_at_s = max(known_s, now_s - age_s)
+            known_s = now_s - age_s if before is None else self.fresh_at_s
+            self.fresh_at_s = max(known_s, now_s - age_s)
         self._compare(checkpoint)
+        for listener in self._passed if checkpoint.live else ():
+            _call(listener, checkpoint.seq)
 
     def _compare(self, checkpoint: Checkpoint) -> None:
         counted = self._view.counted_at(checkpoint.revision) if checkpoint.digest else None
@@ -383,7 +404,11 @@ class Mirror:
             self._take(change)
         # A fleet that lost its projector together must not ask together.
         self._page_at_s = now_s + wait_s * random.uniform(0.75, 1.25)
+        if not self.is_loaded:
+            for listener in self._on_loaded:
+                _call(listener)
         self.is_loaded = True
+        self.is_heard = self.clock.heard
         self._loaded.set()
 
     def _sweep(self) -> None:

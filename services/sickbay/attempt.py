@@ -1,0 +1,277 @@
+"""One call to one target: may it be made, and what came of it.
+
+    async with sb.attempt(target, limit_s=60) as attempt:       # raises Held if the target may not be called
+        response = await client.post(...)
+        attempt.response(response.status_code, response.headers, response.content)
+
+Leaving without a verdict records `ok`, not checkable; an exception is classified and goes on its way. Text is
+judged and forgotten: no prompt and no completion is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from sickbay_events import CallOutcome, Decision, Skipped, Target, Verdict, classify, judge_output
+from sickbay_events.kinds import KINDS, Kind
+from sickbay_events.outcome import DAY_MS, DETAIL_CHARS_MAX
+from sickbay_events.redact import redact
+
+from .errors import Held
+from .faults import answer_of, fault_of
+
+OK: Final = Verdict(kind="ok", scope="none")
+UNCHECKED: Final = Verdict(kind="ok", scope="none", checkable=False)
+UNKNOWN: Final = Verdict(kind="unknown", scope="none", confidence="low")
+CHARSET_ABSENT: Final = "absent"
+
+
+class Desk(Protocol):
+    """Where an attempt asks and reports: a `Sickbay`."""
+
+    def decide(self, target: Target) -> Decision:
+        """May the target be called now?"""
+        ...
+
+    def seen(self) -> tuple[int, int]:
+        """The largest log sequence known, and the overlay's own counter, when a call starts."""
+        ...
+
+    def finish(self, target: Target, outcome: CallOutcome, own_seen: int) -> None:
+        """Take a finished attempt."""
+        ...
+
+    @property
+    def impatience_s(self) -> float:
+        """A call cancelled without first content after this long was too slow (SPEC 3)."""
+        ...
+
+    @property
+    def keeps_detail(self) -> bool:
+        """Whether the provider's error text may be kept, redacted."""
+        ...
+
+
+class Attempt:
+    """One attempt of one call; a context manager, plain or async. Made by `Sickbay.attempt`.
+
+    decision   what the gate said when it was entered
+    verdict    what was said of it so far; may be set by a caller who judges answers in his own way
+    outcome    what was recorded, once it is over
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        target: Target,
+        *,
+        limit_s: float | None = 60.0,
+        route: str | None = None,
+        rank: int = 0,
+        prompt_ascii: bool | None = None,
+        client_capped: bool | None = None,
+        stream: bool = False,
+        request_hash: str | None = None,
+        skipped: list[Skipped] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.target = target
+        self.decision: Decision | None = None
+        self.verdict: Verdict | None = None
+        self.outcome: CallOutcome | None = None
+        self._desk, self._monotonic = desk, monotonic
+        self._limit_s, self._route, self._rank = limit_s, route, rank
+        self._prompt_ascii, self._client_capped = prompt_ascii, client_capped
+        self._stream, self._request_hash, self._skipped = stream, request_hash, skipped
+        self._seen = (0, 0)
+        self._began_s = self._ended_s = 0.0
+        self._ttft_s: float | None = None
+        self._status: int | None = None
+        self._charset: str | None = None
+        self._text: str | bytes = b""
+
+    # What the caller says.
+
+    def response(self, status: int, headers: Mapping[str, str] | None, body: str | bytes) -> Verdict:
+        """Classify an answer. `body` as received (bytes), or as much of it as was read."""
+        self._note(status, headers, body)
+        return self._say(self._classify(status, headers or {}, body))
+
+    def output(
+        self,
+        text: str,
+        *,
+        finish_reason: str | None = None,
+        has_tool_calls: bool = False,
+        reasoning_text: str = "",
+        refusal: str = "",
+        raw: bytes | None = None,
+        content_type: str = "",
+        status: int | None = None,
+    ) -> Verdict:
+        """Judge the text of an answer whose envelope the caller has read, such as a stream put together."""
+        self._status = status if status is not None else self._status
+        if content_type:
+            self._charset = _charset(content_type)
+        return self._say(
+            judge_output(
+                text,
+                finish_reason=finish_reason,
+                has_tool_calls=has_tool_calls,
+                reasoning_text=reasoning_text,
+                refusal=refusal,
+                prompt_ascii=self._prompt_ascii,
+                client_capped=self._client_capped,
+                raw=raw,
+                content_type=content_type,
+            )
+        )
+
+    def ok(self, *, status: int | None = None, checkable: bool = True) -> Verdict:
+        """The caller found the answer usable. `checkable`: its text could be judged (False for a tool-call turn)."""
+        self._status = status if status is not None else self._status
+        return self._say(OK if checkable else UNCHECKED)
+
+    def error(self, error: BaseException) -> Verdict:
+        """Classify what a client library raised."""
+        return self._say(self._of_exception(error))
+
+    def first_content(self) -> None:
+        """The first content of a stream arrived; only the first call counts."""
+        self._stream = True
+        if self._ttft_s is None:
+            self._ttft_s = self._monotonic() - self._began_s
+
+    # Entering and leaving.
+
+    def __enter__(self) -> Self:
+        """Ask the gate. Raises `Held`."""
+        decision = self.decision = self._desk.decide(self.target)
+        if not decision.allowed:
+            raise Held(self.target, decision)
+        self._seen = self._desk.seen()
+        self._began_s = self._monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Record what came of it; an exception goes on."""
+        if self.outcome is not None:
+            return
+        took_s = (self._ended_s or self._monotonic()) - self._began_s
+        verdict = self._final(error, took_s)
+        self.outcome = self._outcome(verdict, took_s)
+        self._text = b""
+        if self.decision is not None and self.decision.reason != "no_target":
+            self._desk.finish(self.target, self.outcome, self._seen[1])
+
+    async def __aenter__(self) -> Self:
+        """Ask the gate. Raises `Held`."""
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Record what came of it; an exception goes on."""
+        self.__exit__(kind, error, trace)
+
+    # How it is judged.
+
+    def _say(self, verdict: Verdict) -> Verdict:
+        self._ended_s = self._monotonic()
+        self.verdict = verdict
+        return verdict
+
+    def _final(self, error: BaseException | None, took_s: float) -> Verdict:
+        verdict = self.verdict
+        if error is not None and (verdict is None or verdict.kind == "ok"):
+            raised = self._of_exception(error)
+            # An error of the caller's own code after a good answer takes nothing back.
+            if verdict is None or raised.kind != "unknown":
+                verdict = raised
+        verdict = verdict or UNCHECKED
+        if verdict.kind == "cancelled" and self._ttft_s is None and took_s > self._desk.impatience_s:
+            # Given up after a long wait for nothing: too slow (SPEC 3).
+            return Verdict(kind="timeout", scope="model", signature="cancelled")
+        return verdict
+
+    def _of_exception(self, error: BaseException) -> Verdict:
+        try:
+            answer = answer_of(error)
+            if answer is not None:
+                self._note(answer.status, answer.headers, answer.body)
+                return self._classify(answer.status, answer.headers, answer.body)
+            fault = fault_of(error)
+        except Exception:  # noqa: BLE001 - foreign exception classes may do anything when looked at
+            return UNKNOWN
+        if fault is None:
+            return UNKNOWN
+        if fault == "reset" and self._ttft_s is not None:
+            return Verdict(kind="truncated", scope="model", signature=fault)
+        return self._classify(None, {}, b"", fault)
+
+    def _classify(
+        self, status: int | None, headers: Mapping[str, str], body: str | bytes, fault: str | None = None
+    ) -> Verdict:
+        return classify(
+            status=status,
+            headers=headers,
+            body=body,
+            requested_model=self.target.model,
+            provider=self.target.provider.partition("#")[0],
+            error=fault,
+            stream=self._stream,
+            prompt_ascii=self._prompt_ascii,
+            client_capped=self._client_capped,
+        )
+
+    def _note(self, status: int, headers: Mapping[str, str] | None, body: str | bytes) -> None:
+        self._status = status
+        self._text = body
+        content_type = next((value for name, value in (headers or {}).items() if name.lower() == "content-type"), "")
+        self._charset = _charset(content_type)
+
+    def _outcome(self, verdict: Verdict, took_s: float) -> CallOutcome:
+        kind: Kind = verdict.kind
+        detail = None
+        if self._desk.keeps_detail and kind != "ok" and KINDS[kind].group != "degraded" and self._text:
+            text = self._text if isinstance(self._text, str) else self._text[:4096].decode("utf-8", "replace")
+            detail = redact(text)[:DETAIL_CHARS_MAX]
+        return CallOutcome(
+            kind=kind,
+            status=self._status,
+            took_ms=_ms(took_s),
+            ttft_ms=None if self._ttft_s is None else _ms(self._ttft_s),
+            limit_ms=None if self._limit_s is None else _ms(self._limit_s),
+            scope=verdict.scope if verdict.scope != KINDS[kind].scope else None,
+            seen_seq=self._seen[0],
+            route=self._route,
+            rank=self._rank,
+            skipped=self._skipped,
+            retry_after_s=verdict.retry_after_s,
+            retry_after_from=verdict.retry_after_from,
+            signature=verdict.signature,
+            checkable=verdict.checkable,
+            attributable=verdict.attributable,
+            stream=self._stream,
+            charset=self._charset,
+            code=verdict.code,
+            request_hash=self._request_hash,
+            detail=detail,
+        )
+
+
+def _ms(seconds: float) -> int:
+    return max(0, min(DAY_MS, round(seconds * 1000)))
+
+
+def _charset(content_type: Any) -> str:
+    for part in str(content_type).split(";")[1:]:
+        name, _, value = part.partition("=")
+        if name.strip().lower() == "charset" and value.strip():
+            return value.strip().strip("\"'").lower()[:64]
+    return CHARSET_ABSENT

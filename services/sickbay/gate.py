@@ -1,0 +1,142 @@
+"""May this target be called now? Answered from memory: what the mirror holds, and what this replica saw itself."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Literal
+
+from sickbay_events import Decision, GateEntry, NameRefused, Target
+from sickbay_events.names import at_machine
+from sickbay_projections import decide_entries
+
+from .mirror import STALE_S, Mirror
+from .overlay import Overlay
+
+_log = logging.getLogger("sickbay.gate")
+
+KNOWN_MAX: Final = 131_072
+"""Targets whose scope keys are kept; when there are more, all are learnt anew."""
+
+Denied = Callable[[Target, Decision], None]
+
+
+class Gate:
+    """One replica's decisions. `decide` may be called from any thread.
+
+    replica, machine   names of this replica and of the machine it runs on
+    counts             `no_target`, `name_refused`, `denied`, `shadow` (let pass, but a rule in shadow holds),
+                       `failed` (a fault in here: the call was let pass)
+    """
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        overlay: Overlay,
+        *,
+        replica: str = "",
+        machine: str = "",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._mirror, self._overlay = mirror, overlay
+        self._replica, self._machine = replica, machine
+        self.on_denied: Denied | None = None
+        """Told of each denial."""
+        self._monotonic = monotonic
+        self._entries = mirror.entries
+        self._marked = overlay.marked
+        self._keys: dict[Target, tuple[str, ...]] = {}
+
+    def decide(self, target: Target) -> Decision:
+        """Decide by SPEC 5.1. No I/O, never raises; a fault in here lets the call pass, logged and counted."""
+        try:
+            keys = self._keys.get(target)
+            if not keys:
+                keys = self._learn(target)
+                if not keys:
+                    return self._answer("no_target")
+            host, credential, model = keys
+            entries, marked = self._entries, self._marked
+            if (
+                model in entries
+                or host in entries
+                or credential in entries
+                or (marked and (model in marked or host in marked or credential in marked))
+            ):
+                return self._weigh(target, keys)
+            mirror = self._mirror
+            age_s = self._monotonic() - mirror.fresh_at_s
+            return Decision(
+                allowed=True,
+                reason="ok",
+                seq=mirror.seq,
+                age_s=age_s,
+                source="cluster" if mirror.is_heard and age_s <= STALE_S else "stale",
+            )
+        except Exception:  # noqa: BLE001 - nothing on a router's request path raises
+            self.counts["failed"] += 1
+            if self.counts["failed"] in (1, 10, 100) or self.counts["failed"] % 1000 == 0:
+                _log.exception("a decision failed (%d so far); the call is let pass", self.counts["failed"])
+            return self._answer("ok")
+
+    def target_of(self, target: Target) -> Target:
+        """The target as the log knows it: a loopback provider gets this machine's name."""
+        provider = at_machine(target.provider, self._machine)
+        return target if provider is target.provider or provider == target.provider else Target(provider, target.model)
+
+    def _answer(self, reason: str) -> Decision:
+        age_s = self._mirror.age_s()
+        return Decision(allowed=True, reason=reason, seq=self._mirror.seq, age_s=age_s, source=self._source())
+
+    def _source(self) -> Literal["cluster", "stale"]:
+        return "stale" if self._mirror.is_stale else "cluster"
+
+    def _learn(self, target: Target) -> tuple[str, ...]:
+        """Scope keys of a target, widest first; empty if it is none."""
+        if target.is_empty:
+            self.counts["no_target"] += 1
+            return ()
+        try:
+            keys = self.target_of(target).keys
+        except NameRefused as error:
+            if not self.counts["name_refused"]:
+                _log.warning("asked about a target whose name cannot be used (further ones are counted): %s", error)
+            self.counts["name_refused"] += 1
+            return ()
+        if len(self._keys) >= KNOWN_MAX:
+            self._keys.clear()
+        self._keys[target] = keys
+        return keys
+
+    def _weigh(self, target: Target, keys: tuple[str, ...]) -> Decision:
+        now_ms = self._mirror.now_ms()
+        cluster = [_alive(self._entries.get(key), now_ms) for key in keys]
+        own = [self._overlay.entry(key, now_ms) if key in self._marked else None for key in keys]
+        seq, age_s, source = self._mirror.seq, self._mirror.age_s(), self._source()
+        decision = decide_entries(cluster, now_ms, self._replica, seq=seq, age_s=age_s, source=source)
+        if any(own) and decision.reason != "allowed_by_operator":
+            local = decide_entries(own, now_ms, self._replica, seq=seq, age_s=age_s, source="local")
+            decision = _stricter(decision, local)
+        if any(
+            not hold.enforced and now_ms < hold.end_ms for entry in (*cluster, *own) if entry for hold in entry.holds
+        ):
+            self.counts["shadow"] += 1
+        if not decision.allowed:
+            self.counts["denied"] += 1
+            if self.on_denied is not None:
+                self.on_denied(target, decision)
+        return decision
+
+
+def _alive(entry: GateEntry | None, now_ms: int) -> GateEntry | None:
+    return entry if entry is not None and not 0 < entry.expires_ms <= now_ms else None
+
+
+def _stricter(cluster: Decision, local: Decision) -> Decision:
+    """Denied until the last end of both; on probation in either, a trial is wanted (SPEC 5.1)."""
+    if not local.allowed:
+        return local if cluster.allowed or local.retry_in_s > cluster.retry_in_s else cluster
+    return local if cluster.allowed and local.trial and not cluster.trial else cluster

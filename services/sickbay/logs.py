@@ -1,0 +1,163 @@
+"""What a router's log says: each hold and release once, skips and failovers counted. Logger `sickbay`.
+
+Nothing here or below writes to stderr by itself: without the router's own logging set up, nothing appears.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from sickbay_events import Decision, GateEntry, Target
+from sickbay_events.view import HoldView
+
+_log = logging.getLogger("sickbay")
+
+SAY_EVERY_S: Final = 60.0
+"""The same skip or failover at most so often; those in between are counted."""
+SAID_MAX: Final = 1_000
+LOADED_MAX: Final = 20
+"""Holds that a starting gate finds are said one by one up to this many, then as a number."""
+
+
+def silence() -> None:
+    """Keep the standard library from writing to stderr for loggers that nobody has set up."""
+    for name in ("sickbay", "nats"):
+        logger = logging.getLogger(name)
+        if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
+            logger.addHandler(logging.NullHandler())
+
+
+class HoldLog:
+    """WARNING for each hold of the cluster, INFO for each release. A listener of the mirror."""
+
+    def __init__(self, now_ms: Callable[[], int], is_loaded: Callable[[], bool]) -> None:
+        self._now_ms, self._is_loaded = now_ms, is_loaded
+        self._found = 0
+
+    def changed(self, key: str, old: GateEntry | None, new: GateEntry | None) -> None:
+        """An entry changed: say which holds are new and which ended before their end."""
+        now_ms = self._now_ms()
+        before = {(hold.rule, hold.began_seq): hold for hold in old.holds} if old else {}
+        after = {(hold.rule, hold.began_seq): hold for hold in new.holds} if new else {}
+        for name, hold in after.items():
+            if name not in before and hold.end_ms > now_ms:
+                self._held(key, hold, now_ms)
+        for name, hold in before.items():
+            if name not in after and (hold.end_ms > now_ms or hold.proof) and new is not None and not after:
+                self._released(key, hold, new)
+
+    def _held(self, key: str, hold: HoldView, now_ms: int) -> None:
+        if not self._is_loaded():
+            self._found += 1
+            if self._found > LOADED_MAX:
+                return
+        left_s = (hold.end_ms - now_ms) / 1000
+        by = f", by {hold.actor}: {hold.reason}" if hold.actor else ""
+        _log.warning(
+            "held %s: %s, %d %s, last status %s, %.1f s%s%s",
+            key,
+            hold.rule,
+            hold.count,
+            hold.kind or "",
+            hold.status,
+            left_s,
+            by,
+            "" if hold.enforced else " (shadow: calls are let pass)",
+            extra={
+                "event": "held",
+                "scope": key,
+                "rule": hold.rule,
+                "count": hold.count,
+                "kind": hold.kind,
+                "status": hold.status,
+                "seconds": left_s,
+                "began_seq": hold.began_seq,
+                "enforced": hold.enforced,
+            },
+        )
+
+    def _released(self, key: str, hold: HoldView, new: GateEntry) -> None:
+        _log.info(
+            "released %s: %s, by %s",
+            key,
+            hold.rule,
+            new.by or "the cluster",
+            extra={"event": "released", "scope": key, "rule": hold.rule, "by": new.by, "began_seq": hold.began_seq},
+        )
+
+    def loaded(self) -> None:
+        """The first load is over: say what was not said one by one."""
+        if self._found > LOADED_MAX:
+            _log.warning(
+                "%d holds stand, of which %d are listed above", self._found, LOADED_MAX,
+                extra={"event": "loaded", "holds": self._found},
+            )  # fmt: skip
+
+
+class CallLog:
+    """INFO for skipped calls and failovers, each (target, reason) at most once a minute, with counts."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._said: dict[tuple[str, str, str, str], tuple[float, int]] = {}
+
+    def skipped(self, target: Target, decision: Decision) -> None:
+        """A call was kept from a held target."""
+        count = self._due("skipped", target, decision.reason)
+        if count:
+            _log.info(
+                "skipped %s / %s: %s, %.1f s left (%d since the last line)",
+                target.provider,
+                target.model,
+                decision.reason,
+                decision.retry_in_s,
+                count,
+                extra={
+                    "event": "skipped",
+                    "provider": target.provider,
+                    "model": target.model,
+                    "reason": decision.reason,
+                    "rule": decision.rule,
+                    "scope": decision.scope,
+                    "seconds": decision.retry_in_s,
+                    "source": decision.source,
+                    "count": count,
+                },
+            )
+
+    def failed_over(self, target: Target, rank: int, route: str | None) -> None:
+        """A target that was not the first choice answered."""
+        count = self._due("failed_over", target, route or "")
+        if count:
+            _log.info(
+                "failed over to %s / %s (choice %d%s; %d since the last line)",
+                target.provider,
+                target.model,
+                rank + 1,
+                f" of {route}" if route else "",
+                count,
+                extra={
+                    "event": "failed_over",
+                    "provider": target.provider,
+                    "model": target.model,
+                    "rank": rank,
+                    "route": route,
+                    "count": count,
+                },
+            )
+
+    def _due(self, what: str, target: Target, why: str) -> int:
+        """How many such calls a line would stand for, or 0 while it is too soon for one."""
+        key = (what, target.provider, target.model, why)
+        now_s = self._monotonic()
+        said_s, quiet = self._said.get(key, (now_s - SAY_EVERY_S, 0))
+        if now_s - said_s < SAY_EVERY_S:
+            self._said[key] = (said_s, quiet + 1)
+            return 0
+        if len(self._said) >= SAID_MAX:
+            self._said.clear()
+        self._said[key] = (now_s, 0)
+        return quiet + 1
