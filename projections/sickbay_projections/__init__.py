@@ -5,7 +5,8 @@ from __future__ import annotations
 from sickbay_events.view import Decision
 
 from .decide import decide_entries
-from .fold import FOLD_VERSION, Fleet
+from .fold import Fleet
+from .snapshot import FOLD_VERSION
 from .state import Recorded
 
 __all__ = ["FOLD_VERSION", "Decision", "Fleet", "Recorded", "decide_entries"]

@@ -13,16 +13,23 @@ EVICTED_AN_EVENT = 2
 class IdleQueue:
     """Targets by the time at which they are due to leave. Made from the states; no part of the state.
 
-    An entry may be early, for its target has had events since: it is put right when it comes up, so an
-    event costs nothing here.
+    A place may be too early, for its target has had events since: it is put right when it comes up, so an
+    event costs nothing here. It is never too late: what brings a target's time forward says `sooner`.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, str]] = []
 
     def add(self, node: Node, idle_ms: int) -> None:
-        """Take in a target."""
-        heapq.heappush(self._heap, _due(node, idle_ms))
+        """Give a target a place."""
+        place = _due(node, idle_ms)
+        node.due_ms = place[0]
+        heapq.heappush(self._heap, place)
+
+    def sooner(self, node: Node, idle_ms: int) -> None:
+        """A hold or a record of the target ended: it may be due before its place says."""
+        if _due(node, idle_ms)[0] < node.due_ms:
+            self.add(node, idle_ms)
 
     @property
     def next_ms(self) -> int | None:
@@ -33,19 +40,19 @@ class IdleQueue:
         """Take out up to two of the oldest that are due."""
         heap, found = self._heap, list[Node]()
         while heap and heap[0][0] <= now_ms and len(found) < EVICTED_AN_EVENT:
-            node = nodes[heap[0][2]]
-            true = _due(node, idle_ms)
-            if true != heap[0]:
-                heapq.heapreplace(heap, true)
-            else:
-                heapq.heappop(heap)
+            place = heapq.heappop(heap)
+            node = nodes.get(place[2])
+            if node is None or node.due_ms != place[0] or node in found:
+                continue  # an older place of a target that got a sooner one, or has left
+            if _due(node, idle_ms) == place:
                 found.append(node)
+            else:
+                self.add(node, idle_ms)
         return found
 
 
 def _due(node: Node, idle_ms: int) -> tuple[int, int, str]:
     state = node.state
-    assert state is not None
     at_ms = state.seen_ms + idle_ms
     for hold in (state.holds or {}).values():
         at_ms = max(at_ms, hold.shown_over_ms)
@@ -54,15 +61,12 @@ def _due(node: Node, idle_ms: int) -> tuple[int, int, str]:
     return at_ms, state.seen_seq, node.key
 
 
-def is_blank(node: Node, now_ms: int) -> bool:
-    """Whether a host or a credential has nothing below it and nothing to say any more."""
-    state = node.state
-    assert state is not None
+def is_blank(state: ScopeState, now_ms: int) -> bool:
+    """Whether a host or a credential without targets has nothing to say any more."""
     return (
-        not node.children
+        not state.holds
         and (state.operator is None or now_ms >= state.operator.end_ms)
-        and not state.holds
-        and now_ms >= max(state.seen_ms + UNHEARD_MS, state.cleared_shown_ms)
+        and (not state.cleared_seq or now_ms >= max(state.cleared_ms + UNHEARD_MS, state.cleared_shown_ms))
     )
 
 
@@ -71,10 +75,8 @@ def unheard_boots(replica: Replica, now_ms: int) -> list[str]:
     return [name for name, boot in replica.boots.items() if now_ms >= boot.heard_ms + UNHEARD_MS]
 
 
-def ends(node: Node) -> list[int]:
+def ends(state: ScopeState) -> list[int]:
     """The ends that the scope's gate entry shows."""
-    state = node.state
-    assert state is not None
     found = [end_ms for _, hold in sorted((state.holds or {}).items()) for end_ms in (hold.end_ms, hold.shown_over_ms)]
     return [*found, state.operator.end_ms if state.operator else 0, state.cleared_shown_ms]
 
@@ -82,7 +84,6 @@ def ends(node: Node) -> list[int]:
 def step_back(node: Node, now_ms: int) -> None:
     """The log's clock is believed: stored times ahead of it become it, no end lies further than the rule's cap."""
     state = node.state
-    assert state is not None
     for name in ("seen_ms", "good_ms", "other_good_ms", "bad_ms", "cleared_ms", "changed_ms"):
         setattr(state, name, min(getattr(state, name), now_ms))
     state.cleared_shown_ms = min(state.cleared_shown_ms, now_ms + max(CLEAR_SHOWN_MS, OVERRIDE_MS_MAX))

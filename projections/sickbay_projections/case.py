@@ -1,8 +1,6 @@
-"""One outcome on its way through the folds."""
+"""One event on its way through the folds."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 from sickbay_events.derived import DerivedEvent, Held, Released
 from sickbay_events.kinds import Group
@@ -11,6 +9,7 @@ from sickbay_events.outcome import CallOutcome
 
 from .limits import Limits
 from .state import Hold, Node, ScopeState
+from .store import Store
 from .table import Row
 
 
@@ -19,43 +18,32 @@ def http_status(status: int | None) -> int | None:
     return status if status is not None and 0 <= status <= 999 else None
 
 
-class FleetView(Protocol):
-    """What a fold may ask of the fleet as a whole, and whom it tells of a changed gate entry."""
-
-    overlay: bool
-
-    def heard(self, now_ms: int) -> int:
-        """Replicas heard of in the last 10 min."""
-        ...
-
-    def entry_changed(self, node: Node, seq: int, now_ms: int) -> None:
-        """The gate entry of this scope is another one now."""
-        ...
-
-
 class Case:
-    """The outcome being folded, its target's state and where to put what follows.
+    """The event being folded, its target's state and where to put what follows.
 
-    A fleet has one and fills it anew for each outcome that does not leave by the quick exit: nothing is
-    allocated for an event.
+    A fleet has one and fills it anew for each event that does not leave by the quick exit: nothing is
+    allocated for an event. An override fills `store`, `seq`, `now_ms` and `out` only.
     """
 
     __slots__ = (
         "event",
-        "fleet",
         "group",
         "limits",
         "node",
         "now_ms",
         "out",
+        "overlay",
         "queued_ms",
         "replica",
         "row",
         "seq",
         "state",
+        "store",
     )
 
-    fleet: FleetView
+    store: Store
+    overlay: bool
+    """A gate's own fold: one witness is enough."""
     node: Node
     state: ScopeState
     limits: Limits
@@ -82,9 +70,13 @@ class Case:
         """The replica as people name it."""
         return untoken(self.replica)
 
+    def changed(self, node: Node) -> None:
+        """The gate entry of this scope is another one from this event on."""
+        self.store.entry_changed(node, self.seq, self.now_ms)
+
     def held(self, node: Node, hold: Hold, numbers: dict[str, int], old_end_ms: int | None = None) -> None:
         """Tell that a hold of this scope began, began again or moved its end out."""
-        self.fleet.entry_changed(node, self.seq, self.now_ms)
+        self.changed(node)
         self.out.append(
             Held(
                 scope=node.scope,
@@ -104,7 +96,7 @@ class Case:
 
     def released(self, node: Node, hold: Hold, by: str) -> None:
         """Tell that a hold of this scope ended before its end, or its probation by proof."""
-        self.fleet.entry_changed(node, self.seq, self.now_ms)
+        self.changed(node)
         self.out.append(
             Released(
                 scope=node.scope,

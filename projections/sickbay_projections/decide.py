@@ -11,10 +11,24 @@ from sickbay_events.view import AllowView, Decision, GateEntry, HoldView
 from .entries import REASONS
 
 
+class _Found:
+    """What the entries say at one time: the denials, an allow, a probation, each with the entry that says so."""
+
+    __slots__ = ("allow", "early", "last", "operator", "probation")
+
+    def __init__(self) -> None:
+        self.last: tuple[HoldView, GateEntry] | None = None
+        self.operator: tuple[HoldView, GateEntry] | None = None
+        self.probation: tuple[HoldView, GateEntry] | None = None
+        self.allow: tuple[AllowView, GateEntry] | None = None
+        self.early = True
+        """Every denying hold wants an early trial."""
+
+
 def decide_entries(
     entries: Sequence[GateEntry | None],
     at_ms: int,
-    replica: str = "",  # noqa: ARG001 - whose view: the ramp goes by it
+    replica: str = "",  # noqa: ARG001 - whose view it is: a ramp goes by it
     *,
     seq: int = 0,
     age_s: float = 0.0,
@@ -22,83 +36,69 @@ def decide_entries(
 ) -> Decision:
     """Decide for one target from its entries of host, credential and model, in that order (widest first).
 
-    `at_ms` is log time. None stands for a scope without an entry. Denied until the last end over scopes and
-    rules; at equal ends the widest scope is named. A hold older than a wider scope's clear is void.
+    `at_ms` is log time; None stands for a scope without an entry. `seq`, `age_s` and `source` are passed on
+    into the answer. Denied until the last end over scopes and rules, of which the widest scope is named at
+    equal ends; an operator's hold of any scope wins over an allow, and that over the folds.
     """
-    last: HoldView | None = None
-    named: GateEntry | None = None
-    probation: HoldView | None = None
-    proving: GateEntry | None = None
-    allow: AllowView | None = None
-    allowing: GateEntry | None = None
-    operator: HoldView | None = None
-    early = True
-    cleared_seq = 0
-    for entry in entries:
-        if entry is None:
-            continue
-        for hold in entry.holds:
-            if hold.began_seq < cleared_seq or not hold.enforced:
-                continue
-            if at_ms < hold.end_ms:
-                early = early and hold.early
-                if last is None or hold.end_ms > last.end_ms:
-                    last, named = hold, entry
-                if hold.rule == "operator" and (operator is None or hold.end_ms > operator.end_ms):
-                    operator, holding = hold, entry
-            elif probation is None and hold.proof and at_ms < hold.over_ms:
-                probation, proving = hold, entry
-        found = entry.allow
-        if (
-            found is not None
-            and found.seq >= cleared_seq
-            and at_ms < found.end_ms
-            and (allow is None or found.end_ms > allow.end_ms)
-        ):
-            allow, allowing = found, entry
-        if entry.cleared_seq is not None and entry.cleared_seq > cleared_seq:
-            cleared_seq = entry.cleared_seq
-    if allow is not None and allowing is not None:
-        if operator is None:
+    found = _find(entries, at_ms)
+    deciding = found.last
+    if found.allow is not None:
+        allow, entry = found.allow
+        if found.operator is None:
             return Decision(
                 allowed=True,
                 reason="allowed_by_operator",
-                scope=scope_key(allowing),
+                scope=scope_key(entry),
                 rule="operator",
                 began_seq=allow.seq,
                 seq=seq,
                 age_s=age_s,
                 source=source,
             )
-        if allow.end_ms >= operator.end_ms:
-            # An operator's hold wins over the allow, which then still wins over what the folds say.
-            last, named, early = operator, holding, False
-    if last is not None and named is not None:
-        return Decision(
-            allowed=False,
-            reason=REASONS.get(last.rule, last.rule),
-            scope=scope_key(named),
-            rule=last.rule,
-            retry_in_s=(last.end_ms - at_ms) / 1000,
-            trial=early,
-            began_seq=last.began_seq,
-            seq=seq,
-            age_s=age_s,
-            source=source,
-        )
-    if probation is not None and proving is not None:
-        return Decision(
-            allowed=True,
-            reason="ok",
-            scope=scope_key(proving),
-            rule=probation.rule,
-            trial=True,
-            began_seq=probation.began_seq,
-            seq=seq,
-            age_s=age_s,
-            source=source,
-        )
-    return Decision(allowed=True, reason="ok", seq=seq, age_s=age_s, source=source)
+        if allow.end_ms >= found.operator[0].end_ms:
+            # When the operator's hold ends the allow still stands, whatever the folds say until then.
+            deciding = found.operator
+    named = deciding or found.probation
+    if named is None:
+        return Decision(allowed=True, reason="ok", seq=seq, age_s=age_s, source=source)
+    hold, entry = named
+    return Decision(
+        allowed=deciding is None,
+        reason=REASONS.get(hold.rule, hold.rule) if deciding else "ok",
+        scope=scope_key(entry),
+        rule=hold.rule,
+        retry_in_s=(hold.end_ms - at_ms) / 1000 if deciding else 0.0,
+        trial=found.early if deciding else True,
+        began_seq=hold.began_seq,
+        seq=seq,
+        age_s=age_s,
+        source=source,
+    )
+
+
+def _find(entries: Sequence[GateEntry | None], at_ms: int) -> _Found:
+    found, cleared_seq = _Found(), 0
+    for entry in entries:
+        if entry is None:
+            continue
+        for hold in entry.holds:
+            # What is older than a clear of a wider scope is void; what is in shadow lets pass.
+            if hold.began_seq < cleared_seq or not hold.enforced:
+                continue
+            if at_ms < hold.end_ms:
+                found.early = found.early and hold.early
+                if found.last is None or hold.end_ms > found.last[0].end_ms:
+                    found.last = hold, entry
+                if hold.rule == "operator" and (found.operator is None or hold.end_ms > found.operator[0].end_ms):
+                    found.operator = hold, entry
+            elif found.probation is None and hold.proof and at_ms < hold.over_ms:
+                found.probation = hold, entry
+        allow = entry.allow
+        stands = allow is not None and allow.seq >= cleared_seq and at_ms < allow.end_ms
+        if allow is not None and stands and (found.allow is None or allow.end_ms > found.allow[0].end_ms):
+            found.allow = allow, entry
+        cleared_seq = max(cleared_seq, entry.cleared_seq or 0)
+    return found
 
 
 def scope_key(entry: GateEntry) -> str:

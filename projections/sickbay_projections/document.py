@@ -12,12 +12,13 @@ from .entries import REASONS
 from .state import Hold, Node, ScopeState
 
 
-def document(node: Node, state: ScopeState, seq: int, at_ms: int) -> dict[str, Any]:
+def document(node: Node, seq: int, at_ms: int) -> dict[str, Any]:
     """What is known of a scope at a log time, as plain data.
 
     Times are milliseconds of log time with `_ms`, RFC 3339 beside them where a person reads; None: never.
     """
-    cleared_seq = max([0, *(wider.state.cleared_seq for wider in (node.host, node.credential) if _has(wider))])
+    state = node.state
+    cleared_seq = max([0, *(wider.state.cleared_seq for wider in (node.host, node.credential) if wider)])
     void = cleared_seq > state.cleared_seq
     found: dict[str, Any] = {
         "provider": node.scope.provider,
@@ -48,10 +49,6 @@ def document(node: Node, state: ScopeState, seq: int, at_ms: int) -> dict[str, A
         found["operator"] = _operator(state, at_ms)
         found["past"] = {rule: {"began_seq": past.began_seq, "end_ms": past.end_ms} for rule, past in _past(state)}
     return found
-
-
-def _has(node: Node | None) -> bool:
-    return node is not None and node.state is not None
 
 
 def _past(state: ScopeState) -> list[tuple[str, Any]]:

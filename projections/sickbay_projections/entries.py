@@ -34,14 +34,15 @@ def expires_ms(state: ScopeState) -> int:
     return max(at_ms, default=0)
 
 
-def gate_entry(node: Node, state: ScopeState) -> GateEntry:
+def gate_entry(node: Node) -> GateEntry:
     """The entry as it goes to the gates."""
+    state = node.state
     views = _views(node, state, exact=False)
     operator = state.operator
     allow = operator if operator is not None and operator.allow else None
     last = max(views, key=lambda view: view.end_ms, default=None)
     reason = REASONS[last.rule] if last else "allowed_by_operator" if allow else "released"
-    until_ms = max([0, *(view.end_ms for view in views), *([allow.end_ms] if allow else [])])
+    until_ms = max([last.end_ms if last else 0, allow.end_ms if allow else 0])
     return GateEntry(
         provider=node.scope.provider,
         model=node.scope.model,
@@ -59,8 +60,9 @@ def gate_entry(node: Node, state: ScopeState) -> GateEntry:
     )
 
 
-def exact_entry(node: Node, state: ScopeState) -> GateEntry:
+def exact_entry(node: Node) -> GateEntry:
     """The same for a decision from the state itself: ends of probations to the millisecond, no words."""
+    state = node.state
     operator = state.operator
     return GateEntry(
         provider=node.scope.provider,
@@ -73,7 +75,7 @@ def exact_entry(node: Node, state: ScopeState) -> GateEntry:
 
 
 def _views(node: Node, state: ScopeState, *, exact: bool) -> list[HoldView]:
-    found = sorted((state.holds or {}).values(), key=lambda hold: RULES.index(hold.rule))  # type: ignore[arg-type]
+    found = sorted((state.holds or {}).values(), key=lambda hold: RULES.index(hold.rule))
     views = [_hold_view(node, hold, exact=exact) for hold in found]
     operator = state.operator
     if operator is not None and not operator.allow:

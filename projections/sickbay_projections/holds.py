@@ -38,7 +38,6 @@ def is_after(case: Case, rule: str, state: ScopeState) -> bool:
 def begin(case: Case, node: Node, hold: Hold, numbers: dict[str, int]) -> None:
     """A hold begins at this event, in the place of the one before."""
     state = node.state
-    assert state is not None
     hold.shown_over_ms = over_ms(hold, node.limits)
     if state.holds is None:
         state.holds = {}
@@ -62,7 +61,6 @@ def nth(state: ScopeState, rule: str, now_ms: int, limits: Limits) -> int:
 def lift(case: Case, node: Node, hold: Hold) -> None:
     """A success after the hold ends it, also before its end."""
     state = node.state
-    assert state is not None
     _retire(state, hold, case.now_ms)
     state.released_by = "success"
     case.released(node, hold, "success")
@@ -71,20 +69,18 @@ def lift(case: Case, node: Node, hold: Hold) -> None:
 def expire(case: Case, node: Node) -> None:
     """Holds that are over by time alone become names."""
     state = node.state
-    assert state is not None
     for hold in list((state.holds or {}).values()):
         at_ms = over_ms(hold, node.limits)
         if case.now_ms >= at_ms:
             _retire(state, hold, at_ms)
             if case.now_ms < hold.shown_over_ms:
                 state.released_by = "evidence_gone"
-                case.fleet.entry_changed(node, case.seq, case.now_ms)
+                case.changed(node)
 
 
 def note_evidence(case: Case, node: Node) -> None:
     """An outcome that is not neutral: holds on probation stay on probation for another hour."""
     state = node.state
-    assert state is not None
     for hold in (state.holds or {}).values():
         if not hold.proof or case.now_ms < hold.end_ms:
             continue
@@ -92,7 +88,7 @@ def note_evidence(case: Case, node: Node) -> None:
         at_ms = over_ms(hold, node.limits)
         if at_ms > hold.shown_over_ms:
             hold.shown_over_ms = at_ms + SHOWN_SLACK_MS
-            case.fleet.entry_changed(node, case.seq, case.now_ms)
+            case.changed(node)
 
 
 def begins_again(case: Case, node: Node, hold: Hold) -> bool:

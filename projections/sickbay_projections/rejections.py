@@ -94,12 +94,12 @@ def _is_everyones(case: Case, state: ScopeState, strikes: Strikes) -> bool:
     count = sum(plain.values())
     if count + sum(permission.values()) < case.limits.strikes:
         return False
-    if case.fleet.overlay or len(plain.keys() | permission.keys()) > 1 or witnesses.has_second(seen, case.replica):
+    if case.overlay or len(plain.keys() | permission.keys()) > 1 or witnesses.has_second(seen, case.replica):
         return True
     if count >= case.limits.strikes:
         alone = witnesses.has_other_good(state, case.replica, case.now_ms, case.limits)
     else:
-        alone = case.fleet.heard(case.now_ms) > 1
+        alone = case.store.heard(case.now_ms) > 1
     if alone:
         _hold_alone(case, strikes)
     return not alone

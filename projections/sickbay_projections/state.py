@@ -17,7 +17,7 @@ from sickbay_events.outcome import Event
 
 from .limits import Limits
 
-_encode = msgspec.msgpack.Encoder(order="sorted").encode
+encode_sorted = msgspec.msgpack.Encoder(order="sorted").encode
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=False):
@@ -28,7 +28,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=False):
     scope: Scope | None = None
     replica: str = ""
     seq: int = 0
-    """Log sequence, from 1. At or below the fleet's own it was folded before and changes nothing."""
+    """Log sequence, from 1; 0 is the next one. At or below the fleet's own it was folded before and changes nothing."""
     time_ms: int = 0
     """Log time."""
 
@@ -189,9 +189,21 @@ class Replica:
 
 
 class Node:
-    """One scope with its state. `state` is None once the scope has left the fleet's state."""
+    """One scope with its state, and links and marks that are no part of it."""
 
-    __slots__ = ("children", "credential", "dirty", "hashed", "host", "key", "limits", "scope", "state")
+    __slots__ = (
+        "children",
+        "credential",
+        "dirty",
+        "due_ms",
+        "gone",
+        "hashed",
+        "host",
+        "key",
+        "limits",
+        "scope",
+        "state",
+    )
 
     def __init__(self, key: str, scope: Scope, limits: Limits, host: Node | None, credential: Node | None) -> None:
         self.key = key
@@ -199,21 +211,24 @@ class Node:
         self.limits = limits
         self.host = host
         self.credential = credential
-        self.children: dict[str, Node] | None = {} if scope.model is None else None
-        self.state: ScopeState | None = ScopeState()
+        self.children: dict[str, Node] = {} if scope.model is None else _NO_CHILDREN
+        """Narrower scopes in the state, by key."""
+        self.state = ScopeState()
         self.dirty = True
         self.hashed = 0
+        self.due_ms = 0
+        """Its place in the queue of those that leave when idle."""
+        self.gone = False
+        """It has left the fleet's state; a new one may stand under its key."""
 
     def digest(self) -> int:
         """Hash of its state."""
         return hash_of(self.key, self.state)
 
 
+_NO_CHILDREN: dict[str, Node] = {}
+
+
 def hash_of(name: str, value: object) -> int:
     """128 bits that say which part this is and what it holds; equal in every process."""
-    return int.from_bytes(blake2b(_encode((name, value)), digest_size=16).digest(), "big")
-
-
-def encode(value: object) -> bytes:
-    """State as bytes, with sorted keys."""
-    return _encode(value)
+    return int.from_bytes(blake2b(encode_sorted((name, value)), digest_size=16).digest(), "big")
