@@ -39,6 +39,7 @@ FAULTS: Final[dict[str, str]] = {
     "ClientOSError": "reset",
     "ServerDisconnectedError": "reset",
     "ClientPayloadError": "reset",
+    "HttpProcessingError": "reset",  # bytes that are no HTTP; it carries a status of 400 that nobody sent
     # requests and urllib3
     "NameResolutionError": "dns",
     "NewConnectionError": "connect",
@@ -77,10 +78,10 @@ def fault_of(error: BaseException) -> str | None:
     for link in _chain(error):
         if isinstance(link, asyncio.CancelledError):
             return found or "aborted"
-        names = [kind.__name__ for kind in type(link).__mro__]
+        names = _names(link)
         if not OWN.isdisjoint(names):
             return None
-        fault = next((FAULTS[name] for name in names if name in FAULTS), None)
+        fault = _fault(names)
         if fault is None and isinstance(link, OSError) and link.errno in _UNREACHABLE:
             fault = "connect"
         if fault in _FINER:
@@ -94,7 +95,12 @@ def fault_of(error: BaseException) -> str | None:
 
 def answer_of(error: BaseException) -> Answer | None:
     """The answer that a client library raised: `raise_for_status` of httpx, aiohttp or requests, an SDK's error."""
-    for link in _chain(error):
+    chain = list(_chain(error))
+    if any("HttpProcessingError" in _names(link) for link in chain):
+        return None
+    for link in chain:
+        if _fault(_names(link)):
+            return None  # the transport broke, whatever answer was there before
         response: Any = getattr(link, "response", None)
         # A status on the exception itself is one of HTTP only where headers came with it.
         for holder in (response, link if hasattr(link, "headers") else None):
@@ -103,6 +109,14 @@ def answer_of(error: BaseException) -> Answer | None:
                 headers: Any = _first(holder, "headers")
                 return Answer(status, headers if isinstance(headers, Mapping) else {}, _body(holder, link))
     return None
+
+
+def _names(error: BaseException) -> list[str]:
+    return [kind.__name__ for kind in type(error).__mro__]
+
+
+def _fault(names: list[str]) -> str | None:
+    return next((FAULTS[name] for name in names if name in FAULTS), None)
 
 
 def _body(holder: Any, error: BaseException) -> str | bytes:
@@ -137,4 +151,5 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         if isinstance(link, BaseExceptionGroup):
             link = link.exceptions[0]
         else:
-            link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+            # Also where the context was suppressed: httpcore raises `from None` what a name lookup said.
+            link = link.__cause__ or link.__context__
