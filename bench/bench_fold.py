@@ -10,11 +10,11 @@ import sys
 import time
 import tracemalloc
 
-from sickbay_events import CallOutcome, Target, outcome_subject
+from sickbay_events import CallOutcome, Kind, Target, outcome_subject
 from sickbay_projections import Fleet
 
 START_MS = 1_700_000_000_000
-BAD_KINDS = ("model_unavailable", "server_error", "empty_output", "rate_limited", "cancelled")
+BAD_KINDS: tuple[Kind, ...] = ("model_unavailable", "server_error", "empty_output", "rate_limited", "cancelled")
 
 
 def history(count: int, targets: int, replicas: int, bad_one_in: int) -> tuple[list[str], list[CallOutcome]]:
@@ -23,7 +23,7 @@ def history(count: int, targets: int, replicas: int, bad_one_in: int) -> tuple[l
     subjects, events = [], []
     for n in range(count):
         bad = bad_one_in and n % bad_one_in == 0
-        kind = BAD_KINDS[n // bad_one_in % len(BAD_KINDS)] if bad else "ok"
+        kind: Kind = BAD_KINDS[n // bad_one_in % len(BAD_KINDS)] if bad else "ok"
         subjects.append(outcome_subject(f"r{n % replicas}", names[(n * 7919) % targets]))
         boot = f"{n % replicas:016x}"
         events.append(

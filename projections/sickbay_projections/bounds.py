@@ -53,12 +53,12 @@ class IdleQueue:
 
 def _due(node: Node, idle_ms: int) -> tuple[int, int, str]:
     state = node.state
-    at_ms = state.seen_ms + idle_ms
+    at_ms = state.last_ms + idle_ms
     for hold in (state.holds or {}).values():
         at_ms = max(at_ms, hold.shown_over_ms)
     if state.operator is not None:
         at_ms = max(at_ms, state.operator.end_ms)
-    return at_ms, state.seen_seq, node.key
+    return at_ms, state.last_seq, node.key
 
 
 def is_blank(state: ScopeState, now_ms: int) -> bool:
@@ -84,7 +84,7 @@ def ends(state: ScopeState) -> list[int]:
 def step_back(node: Node, now_ms: int) -> None:
     """The log's clock is believed: stored times ahead of it become it, no end lies further than the rule's cap."""
     state = node.state
-    for name in ("seen_ms", "good_ms", "other_good_ms", "bad_ms", "cleared_ms", "changed_ms"):
+    for name in ("last_ms", "good_ms", "other_good_ms", "bad_ms", "cleared_ms", "changed_ms"):
         setattr(state, name, min(getattr(state, name), now_ms))
     state.cleared_shown_ms = min(state.cleared_shown_ms, now_ms + max(CLEAR_SHOWN_MS, OVERRIDE_MS_MAX))
     for hold in (state.holds or {}).values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sickbay_events.derived import DerivedEvent, Held, Released
-from sickbay_events.kinds import Group
+from sickbay_events.kinds import Group, Kind
 from sickbay_events.names import untoken
 from sickbay_events.outcome import CallOutcome
 
@@ -28,6 +28,7 @@ class Case:
     __slots__ = (
         "event",
         "group",
+        "kind",
         "limits",
         "node",
         "now_ms",
@@ -50,10 +51,11 @@ class Case:
     replica: str
     """Token of the replica's name."""
     event: CallOutcome
+    kind: Kind
+    """The event's kind, after the rules of SPEC 3 on who is to blame."""
     group: Group
-    """The event's group, after the rules that make an outcome tell nothing."""
     row: Row
-    """The table's row of `group`."""
+    """The table's row of `group`, which is that of `kind`."""
     seq: int
     now_ms: int
     """Log time of the event."""

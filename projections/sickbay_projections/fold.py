@@ -19,7 +19,7 @@ from zlib import crc32
 from sickbay_events.codec import read_subject
 from sickbay_events.derived import DerivedEvent
 from sickbay_events.errors import NameRefused, Poison, PolicyRefused
-from sickbay_events.kinds import Group
+from sickbay_events.kinds import Kind
 from sickbay_events.names import Scope, Target, token
 from sickbay_events.outcome import CallAnswered, CallOutcome, CallsRefused, Event, Override, PolicyChanged, ProbeResult
 from sickbay_events.policy import Policy
@@ -185,7 +185,7 @@ class Fleet:
             if node is None:
                 return None
         state = node.state
-        state.seen_ms, state.seen_seq = now_ms, self.seq
+        state.last_ms, state.last_seq = now_ms, self.seq
         state.outcomes += 1
         if not node.dirty:
             self.store.touch(node)
@@ -197,7 +197,9 @@ class Fleet:
                     state.good_ms = now_ms
                 else:
                     witnesses.note_good(state, replica.key, now_ms)
-            if state.strikes is None and state.holds is None and event.request_hash is None:
+            if state.strikes is None and state.holds is None:
+                if event.request_hash is not None:
+                    _is_repeat(state, event, now_ms, node.limits)
                 return node
         self._folds(node, replica, event)
         return node
@@ -208,7 +210,8 @@ class Fleet:
         case.node, case.state, case.limits = node, state, node.limits
         case.event, case.replica, case.seq, case.now_ms = event, replica.key, self.seq, self.time_ms
         case.queued_ms = event.queued_ms or 0
-        case.group = _group(event, node.limits, overlay=self.overlay)
+        case.kind = _judged(event, node.limits, overlay=self.overlay)
+        case.group = GROUPS[case.kind]
         case.row = TABLE[case.group]
         overrides.catch_up(case, node)
         holds.expire(case, node)
@@ -218,7 +221,7 @@ class Fleet:
             state.rejections += 1
         repeats = _is_repeat(state, event, case.now_ms, node.limits)
         # A bad outcome of a forced call is statistics; so is the same request over again.
-        if not (repeats and event.kind in REPEATABLE) and not (event.forced and case.group != "success"):
+        if not (repeats and case.kind in REPEATABLE) and not (event.forced and case.group != "success"):
             rejections.fold(case)
         if case.group != "neutral":
             holds.note_evidence(case, node)
@@ -238,7 +241,7 @@ class Fleet:
         node = node or self.store.new_target(target, replica, now_ms)
         if node is None:
             return None
-        node.state.seen_ms, node.state.seen_seq = now_ms, self.seq
+        node.state.last_ms, node.state.last_seq = now_ms, self.seq
         self.store.touch(node)
         if isinstance(event, CallAnswered) or event.trial:
             outcome = _as_outcome(event)
@@ -258,7 +261,7 @@ class Fleet:
             overrides.fold(case, node, event)
         except ValueError:
             self._skip("override")
-        node.state.seen_ms, node.state.seen_seq = self.time_ms, self.seq
+        node.state.last_ms, node.state.last_seq = self.time_ms, self.seq
         self.store.touch(node)
 
     def _policy_changed(self, event: PolicyChanged) -> None:
@@ -351,16 +354,16 @@ def _as_outcome(event: CallAnswered | ProbeResult) -> CallOutcome:
     )
 
 
-def _group(event: CallOutcome, limits: Limits, *, overlay: bool) -> Group:
-    """The event's row of the table, after the rules of SPEC 3 on who is to blame."""
+def _judged(event: CallOutcome, limits: Limits, *, overlay: bool) -> Kind:
+    """The kind as it counts: a caller's own doing, and what holds for nobody, is `unknown` (SPEC 3)."""
     kind = event.kind
     if event.scope == "none" and kind != "ok":
-        return "neutral"
+        return "unknown"
     if kind == "cancelled" and event.ttft_ms is None and (event.took_ms or 0) >= limits.impatience_ms:
         kind = "timeout"
     if kind == "timeout" and not overlay and event.limit_ms is not None and event.limit_ms < limits.impatience_ms:
-        return "neutral"
-    return GROUPS[kind]
+        return "unknown"
+    return kind
 
 
 def _is_repeat(state: ScopeState, event: CallOutcome, now_ms: int, limits: Limits) -> bool:

@@ -78,8 +78,11 @@ def _empty(case: Case, node: Node, cleared_seq: int, cleared_ms: int, event: Ove
     operator = state.operator
     if operator is not None and not operator.allow and case.now_ms < operator.end_ms:
         case.out.append(_released(case, node, (RULE, operator.seq, operator.end_ms), "clear", event))
-    state.holds = state.past = state.strikes = state.requests = state.operator = None
+    state.holds = state.past = state.strikes = state.operator = None
     state.released_by = "clear"
+    # A wide clear is noted late: what an ordinary success left behind since then stays.
+    later = {name: at_ms for name, at_ms in (state.requests or {}).items() if at_ms > cleared_ms}
+    state.requests = later or None
     if state.good_ms <= cleared_ms:
         state.good_ms, state.good_by = 0, ""
     if state.other_good_ms <= cleared_ms:

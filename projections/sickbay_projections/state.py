@@ -20,7 +20,7 @@ from .limits import Limits
 encode_sorted = msgspec.msgpack.Encoder(order="sorted").encode
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=False):
+class Recorded(msgspec.Struct, frozen=True):
     """One event as the log has it. `target` for outcomes and probes, `scope` for overrides, neither for a policy."""
 
     event: Event
@@ -111,9 +111,9 @@ class Strikes(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 class ScopeState(msgspec.Struct, omit_defaults=True, gc=False):
     """All that is remembered of one host, credential or model."""
 
-    seen_seq: int = 0
+    last_seq: int = 0
     """Sequence and log time of its newest event."""
-    seen_ms: int = 0
+    last_ms: int = 0
     outcomes: int = 0
     answers: int = 0
     rejections: int = 0

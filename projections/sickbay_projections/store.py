@@ -49,7 +49,7 @@ class Store:
                     wider.children[key] = node
             if scope.model is not None:
                 self.targets += 1
-                node.state.seen_ms = now_ms
+                node.state.last_ms = now_ms
                 self._idle.add(node, self._idle_ms)
                 self._set_due()
         return node
