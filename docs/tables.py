@@ -6,10 +6,19 @@ as this would write it.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import typer.main
+
+import sickbay
+import sickbay_events
+import sickbay_projections
+from sickbay.cli import app
 from sickbay.config import table as settings
 from sickbay_events import KINDS
 from sickbay_events.policy import keys
@@ -42,7 +51,65 @@ def environment() -> list[str]:
     return _table(("variable", "default", "accepted", "meaning"), rows)
 
 
-TABLES: dict[str, Callable[[], list[str]]] = {"kinds": kinds, "policy": policy, "environment": environment}
+def errors() -> list[str]:
+    """Every error class that a caller can meet, by package."""
+    rows = sorted(
+        (error.__module__.partition(".")[0], error.__name__, error.__mro__[1].__name__, _first_line(error.__doc__))
+        for error in exceptions()
+        if not error.__name__.startswith("_")
+    )
+    return _table(("error", "is a", "from", "means"), [(f"`{n}`", f"`{b}`", f"`{m}`", says) for m, n, b, says in rows])
+
+
+def exceptions() -> Iterator[type[BaseException]]:
+    """Every exception class of the three packages, underscored ones included."""
+    for package in (sickbay_events, sickbay_projections, sickbay):
+        for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            if info.name.endswith("__main__"):
+                continue
+            module = importlib.import_module(info.name)
+            for value in vars(module).values():
+                if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ == module.__name__:
+                    yield value
+
+
+def commands() -> list[str]:
+    """Every command with its help and its example."""
+    rows = [
+        (f"`{path}`", _first_line(command.help), f"`{_example(command.help)}`")
+        for path, command in all_commands(typer.main.get_command(app))
+    ]
+    return _table(("command", "does", "example"), rows)
+
+
+def all_commands(command: Any, path: str = "sickbay") -> Iterator[tuple[str, Any]]:
+    """Every command of the command line that is not hidden, groups left out: (`sickbay policy check`, it)."""
+    for name, inner in getattr(command, "commands", {}).items():
+        if inner.hidden:
+            continue
+        if hasattr(inner, "commands"):
+            yield from all_commands(inner, f"{path} {name}")
+        else:
+            yield f"{path} {name}", inner
+
+
+def _first_line(text: str | None) -> str:
+    line = " ".join((text or "").strip().partition("\n\n")[0].split())
+    return re.sub(r" \(SPEC [^)]*\)", "", line)
+
+
+def _example(text: str | None) -> str:
+    found = re.search(r"Example: (.*?)(?:\n\s*\n|\Z)", text or "", re.DOTALL)
+    return " ".join(found[1].split()) if found else ""
+
+
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "kinds": kinds,
+    "policy": policy,
+    "environment": environment,
+    "errors": errors,
+    "commands": commands,
+}
 
 
 def written(text: str) -> str:
