@@ -21,6 +21,9 @@ Json: TypeAlias = Any
 
 _STREAM_START: Final = ("data:", "event:", "error:", "id:", "retry:", ":")
 _NOT_TEXT: Final = ("audio/", "image/", "video/", "application/octet-stream", "application/vnd.amazon.eventstream", "multipart/")
+_ERROR_MARKS: Final = ('"error"', '"errors"', '"error_code"', '"base_resp"', '"Error"', '"success":false', '"success": false')
+_JOINED_LINES_MAX: Final = 32
+"""One event's JSON may be spread over this many lines; more is a broken stream."""
 _CONTENT: Final = re.compile(r"\"(?:content|text|response|generated_text)\"\s*:\s*\"((?:[^\"\\]|\\.){1,49152})")
 
 
@@ -83,7 +86,8 @@ def _events(text: str) -> Iterator[Json]:
     """The JSON of each server-sent event, `_DONE` for the closing mark, an error object for an `error` event that
     holds no JSON. A line whose field is `error:` counts as data (llama.cpp).
     """
-    waiting, name = "", ""
+    waiting: list[str] = []
+    name = ""
     for line in text.splitlines():
         field, colon, value = line.partition(":")
         if field in ("data", "error") and colon:
@@ -91,20 +95,19 @@ def _events(text: str) -> Iterator[Json]:
             if value in ("[DONE]", "[done]"):
                 yield _DONE
                 continue
-            document = read_json(waiting + value if waiting else value)
+            whole = "".join([*waiting, value]) if waiting else value
+            document = read_json(whole) if whole[:1] in '{["' and value[-1:] in '}]"' else None
             if document is None:
-                waiting = (waiting + value + "\n")[:65536] if value[:1] == "{" or waiting else ""
-                if (name == "error" or field == "error") and not waiting:
+                waiting = [*waiting, value] if whole[:1] == "{" and len(waiting) < _JOINED_LINES_MAX else []
+                if (name == "error" or field == "error") and not waiting and value:
                     yield {"type": "error", "error": {"message": value}}
                 continue
-            waiting = ""
-            if field == "error" or name == "error":
-                document = _as_error(document)
-            yield document
+            waiting = []
+            yield _as_error(document) if field == "error" or name == "error" else document
         elif field == "event":
             name = value.strip()
         elif not line:
-            waiting, name = "", ""
+            waiting, name = [], ""
 
 
 def _as_error(document: Json) -> Json:
@@ -153,7 +156,7 @@ def _broken(
     start = body.text.lstrip()
     if start[0] not in "{[":
         return _says("unknown", checkable=False, low=True, signature="not_json")
-    if '"error"' in start[:200] or '"errors"' in start[:64]:
+    if any(mark in start[:200] for mark in _ERROR_MARKS):
         return match(read_envelope(status, headers, body)._replace(shape="inside"), requested_model, family)
     if not body.cut:
         cut_off = start.count("{") > start.count("}") or start.count("[") > start.count("]")

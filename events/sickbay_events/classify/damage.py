@@ -8,9 +8,11 @@ from typing import Final
 
 # What cp1252 shows for the bytes 0x80 to 0x9F, and latin-1 for those that cp1252 leaves out.
 _CP1252: Final = "\u20ac\u201a\u0192\u201e\u2026\u2020\u2021\u02c6\u2030\u0160\u2039\u0152\u017d\u2018\u2019\u201c\u201d\u2022\u2013\u2014\u02dc\u2122\u0161\u203a\u0153\u017e\u0178"
+CANDIDATES_MAX: Final = 300
+"""So many suspicious places are looked at: enough to judge a text, and a bound on the time it takes."""
 _CONTINUATION: Final = f"\u0080-\u00bf{_CP1252}"
 _RUN: Final = re.compile(
-    f"(?:[\u00c2-\u00df][{_CONTINUATION}]|[\u00e0-\u00ef][{_CONTINUATION}]{{2}}|[\u00f0-\u00f4][{_CONTINUATION}]{{3}})+"
+    f"(?:[\u00c2-\u00df][{_CONTINUATION}]|[\u00e0-\u00ef][{_CONTINUATION}]{{2}}|[\u00f0-\u00f4][{_CONTINUATION}]{{3}}){1,64}"
 )
 _GROUP: Final = re.compile(
     f"[\u00c2-\u00df][{_CONTINUATION}]|[\u00e0-\u00ef][{_CONTINUATION}]{{2}}|[\u00f0-\u00f4][{_CONTINUATION}]{{3}}"
@@ -23,16 +25,18 @@ _BYTES: Final = {character: byte for byte in range(0x80, 0xA0)
 
 def double_encoded(text: str) -> int:
     """How many runs of the text are UTF-8 that was read as latin-1 or cp1252: re-encoded, they decode as UTF-8 and
-    get shorter.
+    get shorter. Counts no further than two, which is damage in a text of any length.
     """
     if text.isascii():
         return 0
     runs = 0
-    for found in _RUN.finditer(text):
+    for looked_at, found in enumerate(_RUN.finditer(text)):
         before = text[found.start() - 1 : found.start()]
         after = text[found.end() : found.end() + 1]
         if _is_encoded_twice(found[0], before, after):
             runs += 1
+        if runs >= 2 or looked_at >= CANDIDATES_MAX:
+            break
     return runs
 
 
@@ -136,12 +140,15 @@ def control_token(text: str) -> str | None:
         return None
     plain = _CODE_SPAN.sub(lambda span: " " * len(span[0]), text)
     discussed = _ABOUT_MARKS.search(_MARK.sub(" ", plain)) is not None
-    for found in _MARK.finditer(plain):
+    begin, end = len(plain) - len(plain.lstrip()), len(plain.rstrip())
+    for looked_at, found in enumerate(_MARK.finditer(plain)):
+        if looked_at >= CANDIDATES_MAX:
+            break
         if plain[found.start() - 1 : found.start()] in _QUOTES and plain[found.end() : found.end() + 1] in _QUOTES:
             continue
-        # A text about marks names them within its sentences; a leaked one stands at an edge of the text or alone.
-        alone = not plain[: found.start()].strip() or not plain[found.end() :].strip()
-        if not discussed or alone:
+        # A text about marks names them within its sentences; a leaked one stands at an edge of the text.
+        at_an_edge = found.start() <= begin or found.end() >= end
+        if not discussed or at_an_edge:
             return found[0].strip()
     return None
 

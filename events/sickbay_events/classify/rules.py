@@ -62,6 +62,9 @@ MISSING: Final = "{model missing}"
 
 CODES: Final[tuple[Rule, ...]] = (
     # A code that names its cause. Rows with a sentence stand before the row of the bare code.
+    rule("wrong_endpoint", "model_not_supported", "for this request"),
+    rule("context_length", "rate_limit_exceeded", "request too large"),
+    rule("quota", "access_terminated_error", "usage limit\nbilling cycle"),
     rule("permission_model", "model_not_found", "not have access to\nnot allowed to access", never="does not exist"),
     rule(
         "model_unavailable",
@@ -175,6 +178,11 @@ CODES: Final[tuple[Rule, ...]] = (
 
 SENTENCES: Final[tuple[Rule, ...]] = (
     # What an answer says where its code is silent or vague.
+    rule("bad_request", says="model=none\ncachedcontent\nno endpoints found that support"),
+    rule("rate_limited", says="perminute", never="perday"),
+    rule("quota", says="perday & permodel\nbudget for deployment", scope="model"),
+    rule("quota", says="perday"),
+    rule("rate_limited", says="userbyminute\ntrial key & minute", scope="credential"),
     rule(
         "quota",
         says="""
@@ -281,6 +289,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         number of input tokens
         token limit & prompt
         prompt & exceed & token limit
+        exceeded model token limit
         prompt contains & tokens & exceed
         tokens & exceed & model's maximum
         too large for model with
@@ -462,6 +471,11 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         user not allowed & model
         can only access models
         no access to model
+        no longer available to new
+        marked by provider as legacy
+        no allowed providers
+        access to model & restricted
+        in the authorized list
         no access to this model
         no permission to use the model
         no permission to access model
@@ -642,7 +656,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         过载""",
         never="does not exist\napi key",
     ),
-    rule("model_unavailable", says=MISSING),
+    rule("model_unavailable", says=f"{MISSING}\non-demand throughput isn't supported\ndedicated endpoint & not running"),
     rule(
         "malformed_output",
         says="""
@@ -852,6 +866,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         connection refused
         connection reset
         unexpectedly stopped
+        model has crashed
+        model crashed
         out of memory
         cuda
         no response from
