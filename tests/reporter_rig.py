@@ -105,7 +105,7 @@ class Replica:
     def stale(self, stored: Stored) -> float:
         """By how many seconds an event waited longer than its `queued_ms` says."""
         waited_s = stored.time_s - self.recorded_at[stored.n]
-        return waited_s - stored.body.get("queued_ms", 0) / 1000
+        return waited_s - float(stored.body.get("queued_ms", 0)) / 1000
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""`record` never blocks and never raises; what it takes is bounded, numbered, fit for the log (DESIGN, the reporter)."""
+"""`record` never blocks and never raises; what it takes is bounded, numbered and fit for the log."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_full_outbox_drops_successes_before_failures_and_counts_them_by_kind()
 def test_an_outbox_full_of_failures_takes_no_success_and_drops_its_oldest_for_a_failure() -> None:
     mine = reporter(capacity=3)
     for kind in ("timeout", "auth", "quota", "ok", "network"):
-        mine.record(TARGET, CallOutcome(kind=kind))  # type: ignore[arg-type]
+        mine.record(TARGET, CallOutcome(kind=kind))
     assert mine.counts.dropped == {"ok": 1, "timeout": 1}
     assert kinds_in(mine) == ["auth", "quota", "network"]
     counts = mine.counts

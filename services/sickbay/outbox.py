@@ -21,16 +21,18 @@ WINDOW: Final = 1000
 from news within 1,024 numbers."""
 EVENT_BYTES_MAX: Final = 32_768
 SKIPPED_MAX: Final = 50
+WORD_CHARS_MAX: Final = 64
+ROUTE_CHARS_MAX: Final = 256
 
 Reportable: TypeAlias = CallOutcome | CallAnswered | CallsRefused | ProbeResult
 
 _CHARS_MAX: Final = {
     "detail": DETAIL_CHARS_MAX,
     "code": CODE_CHARS_MAX,
-    "signature": 64,
-    "charset": 64,
-    "request_hash": 64,
-    "route": 256,
+    "signature": WORD_CHARS_MAX,
+    "charset": WORD_CHARS_MAX,
+    "request_hash": WORD_CHARS_MAX,
+    "route": ROUTE_CHARS_MAX,
 }
 _DURATIONS: Final = ("took_ms", "ttft_ms", "queued_ms", "limit_ms")
 _encode: Final = msgspec.json.Encoder().encode
@@ -64,8 +66,7 @@ def fit(target: Target, event: Reportable) -> Reportable:
     if type(target) is not Target:
         raise NotReportable("target", f"expected a Target, got {type(target).__name__}")
     _check_target(target)
-    changes = _changes(event)
-    if changes:
+    if not _is_plain(event) and (changes := _changes(event)):
         event = msgspec.structs.replace(event, **changes)
     try:
         data = _encode(event)
@@ -99,6 +100,25 @@ def _check_target(target: Target) -> None:
         _ = target.key
     except NameRefused as error:
         raise NotReportable("target", str(error)) from error
+
+
+def _is_plain(event: Reportable) -> bool:
+    """Whether `_changes` would certainly find nothing; quick, and so for nearly every outcome."""
+    return (
+        type(event) is CallOutcome
+        and event.detail is None
+        and event.request_hash is None
+        and event.skipped is None
+        and event.retry_after_s is None
+        and (event.code is None or (type(event.code) is str and len(event.code) <= CODE_CHARS_MAX))
+        and (event.signature is None or (type(event.signature) is str and len(event.signature) <= WORD_CHARS_MAX))
+        and (event.charset is None or (type(event.charset) is str and len(event.charset) <= WORD_CHARS_MAX))
+        and (event.route is None or (type(event.route) is str and len(event.route) <= ROUTE_CHARS_MAX))
+        and type(event.took_ms) is not float
+        and type(event.ttft_ms) is not float
+        and type(event.limit_ms) is not float
+        and type(event.queued_ms) is not float
+    )
 
 
 def _changes(event: Reportable) -> dict[str, Any]:
@@ -212,7 +232,7 @@ class Backlog:
         such the new one if it is light itself, else the oldest: what is fresh can still begin or end a hold."""
         queue = self._weighty if weighty(entry.event) else self._light
         dropped = None
-        if len(self) >= self.capacity:
+        if len(self._weighty) + len(self._light) >= self.capacity:
             if self._light:
                 dropped = self._light.popleft()
             elif queue is self._light:

@@ -187,6 +187,11 @@ class Reporter:
         return left
 
     @property
+    def is_forked(self) -> bool:
+        """Whether this is a child process, and the connection another's: nothing of it may be touched."""
+        return self._closing == "forked"
+
+    @property
     def counts(self) -> Counts:
         """The counts as they stand now."""
         flight = self._flight
