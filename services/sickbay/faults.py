@@ -96,7 +96,7 @@ def fault_of(error: BaseException) -> str | None:
 def answer_of(error: BaseException) -> Answer | None:
     """The answer that a client library raised: `raise_for_status` of httpx, aiohttp or requests, an SDK's error."""
     chain = list(_chain(error))
-    if any("HttpProcessingError" in _names(link) for link in chain):
+    if isinstance(error, asyncio.CancelledError) or any("HttpProcessingError" in _names(link) for link in chain):
         return None
     for link in chain:
         if _fault(_names(link)):
@@ -148,8 +148,5 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while link is not None and id(link) not in seen and len(seen) < DEPTH_MAX:
         seen.add(id(link))
         yield link
-        if isinstance(link, BaseExceptionGroup):
-            link = link.exceptions[0]
-        else:
-            # Also where the context was suppressed: httpcore raises `from None` what a name lookup said.
-            link = link.__cause__ or link.__context__
+        # Also where the context was suppressed: httpcore raises `from None` what a name lookup said.
+        link = link.exceptions[0] if isinstance(link, BaseExceptionGroup) else link.__cause__ or link.__context__

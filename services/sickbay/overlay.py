@@ -70,9 +70,10 @@ class Overlay:
         self._lock = threading.RLock()
         self._pending: deque[tuple[int, int, Target, Event]] = deque()
         self._unacknowledged: OrderedDict[int, int] = OrderedDict()
-        self._marks: dict[tuple[str, str], Mark] = {}
+        self._marks: dict[str, dict[str, Mark]] = {}
         self._by_began: dict[int, list[Mark]] = {}
-        self._levels: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._levels: OrderedDict[str, dict[str, int]] = OrderedDict()
+        """By scope key and rule: how often a hold was cut without a success since."""
         self._checkpoint_seq = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
@@ -127,8 +128,7 @@ class Overlay:
                     _log.exception("the overlay could not fold an outcome")
                 if isinstance(event, CallAnswered) or (isinstance(event, CallOutcome) and event.kind == "ok"):
                     for key in target.keys:
-                        for rule in [rule for at, rule in self._levels if at == key] if self._levels else ():
-                            del self._levels[key, rule]
+                        self._levels.pop(key, None)
             touched.update(self._fleet.take_changed())
             for key in touched:
                 self._sync(key)
@@ -145,7 +145,7 @@ class Overlay:
                 self.marked.discard(key)
                 return None
             for hold in entry.holds:
-                mark = self._marks.get((key, hold.rule))
+                mark = self._mark(key, hold.rule)
                 if mark is not None and mark.cut_ms is not None and mark.cut_ms <= now_ms < hold.end_ms:
                     self._cut(mark)
                     return self.entry(key, now_ms)
@@ -177,19 +177,21 @@ class Overlay:
         if new is None or (new.holds and new.cleared_seq is None) or not self._marks:
             return
         with self._lock:
-            for mark in list(self._marks.values()):
-                if mark.key == key or mark.key.startswith(key + "."):
-                    self._review(mark)
+            for at in list(self._marks):
+                if at == key or at.startswith(key + "."):
+                    for mark in list(self._marks.get(at, {}).values()):
+                        self._review(mark)
 
     def checkpoint(self, seq: int) -> None:
         """The cluster has folded the log up to `seq`."""
         with self._lock:
             self._checkpoint_seq = seq
-            for mark in list(self._marks.values()):
-                self._review(mark)
+            for marks in list(self._marks.values()):
+                for mark in list(marks.values()):
+                    self._review(mark)
 
     def _review(self, mark: Mark) -> None:
-        if mark.log_seq is None or self._marks.get((mark.key, mark.rule)) is not mark:
+        if mark.log_seq is None or self._mark(mark.key, mark.rule) is not mark:
             return
         if self._released_after(mark, mark.log_seq):
             self.counts["ended_by_cluster"] += 1
@@ -200,7 +202,7 @@ class Overlay:
             if mark.cut_ms <= now_ms:
                 self._cut(mark)
         elif mark.rule not in _OWN_END and self._checkpoint_seq >= mark.log_seq and not self._held(mark.key, now_ms):
-            level = self._levels.get((mark.key, mark.rule), 0)
+            level = self._levels.get(mark.key, {}).get(mark.rule, 0)
             limits = self._policy.overlay
             mark.cut_ms = now_ms + int(1000 * min(limits.cap_s, limits.extra_s * 2**level))
 
@@ -217,8 +219,9 @@ class Overlay:
 
     def _cut(self, mark: Mark) -> None:
         self.counts["cut"] += 1
-        at = (mark.key, mark.rule)
-        self._levels[at] = min(LEVEL_MAX, self._levels.pop(at, 0) + 1)
+        levels = self._levels.setdefault(mark.key, {})
+        levels[mark.rule] = min(LEVEL_MAX, levels.get(mark.rule, 0) + 1)
+        self._levels.move_to_end(mark.key)
         if len(self._levels) > LEVELS_MAX:
             self._levels.popitem(last=False)
         self._end(mark)
@@ -251,21 +254,26 @@ class Overlay:
             self.marked.discard(key)
         else:
             self.marked.add(key)
-        if not holds and not self._marks:
-            return
         for rule, hold in holds.items():
-            mark = self._marks.get((key, rule))
+            mark = self._mark(key, rule)
             if mark is None or mark.began_seq != hold.began_seq:
                 if mark is not None:
                     self._drop(mark)
                 mark = Mark(key, rule, hold.began_seq)
-                self._marks[key, rule] = mark
+                self._marks.setdefault(key, {})[rule] = mark
                 self._by_began.setdefault(hold.began_seq, []).append(mark)
-        for at in [at for at in self._marks if at[0] == key and at[1] not in holds]:
-            self._drop(self._marks[at])
+        for mark in [mark for rule, mark in self._marks.get(key, {}).items() if rule not in holds]:
+            self._drop(mark)
+
+    def _mark(self, key: str, rule: str) -> Mark | None:
+        return self._marks.get(key, {}).get(rule)
 
     def _drop(self, mark: Mark) -> None:
-        self._marks.pop((mark.key, mark.rule), None)
+        marks = self._marks.get(mark.key, {})
+        if marks.get(mark.rule) is mark:
+            del marks[mark.rule]
+        if not marks:
+            self._marks.pop(mark.key, None)
         same = self._by_began.get(mark.began_seq, [])
         if mark in same:
             same.remove(mark)
