@@ -44,10 +44,11 @@ Handler: TypeAlias = Callable[..., Awaitable[None]]
 CONNECT_TIMEOUT_S: Final = 30.0
 LIVE: Final = ("standby", "writing")
 """Phases in which the state is whole up to the log's end, so that questions can be answered from it."""
+STOP_TIMEOUT_S: Final = 5.0
 RPC_RETRY_S: Final = 0.5
 SERVICES: Final = "services"
 ALERTS: Final = "sickbay-alerts"
-"""Durable consumers of this name tell each transition to one of the services, also after all were down."""
+"""Queue groups of this name, each a durable consumer: one service hears each event, also after all were down."""
 
 
 class Transition(msgspec.Struct, kw_only=True):
@@ -135,7 +136,7 @@ class Services:
         self.topology = await ensure(client, limits)
         for line in (*self.topology.problems, *self.topology.notes):
             _log.warning("%s", line)
-        self.projector = Projector(link, name=self.settings.replica_name, policy=_policy(self.settings))
+        self.projector = Projector(link, name=self.settings.replica_name, policy=_policy(self.settings), limits=limits)
         self._fold = asyncio.create_task(self.projector.run(), name="sickbay-projector")
         link.listen(connected=self._on_connected)
 
@@ -179,10 +180,9 @@ class Services:
             task.cancel()
         if self._rpc is not None:
             await self._rpc.stop()
-        if self.projector is not None:
-            with contextlib.suppress(Exception):
-                await self.projector.stop()
-        if self._fold is not None:
+        if self.projector is not None and self._fold is not None:
+            self.projector.stop()
+            await asyncio.wait([self._fold], timeout=STOP_TIMEOUT_S)
             self._fold.cancel()
             await asyncio.wait([self._fold])
         if self._link is not None:
@@ -250,8 +250,7 @@ def _alerts(broker: NatsBroker) -> None:
     def subscribe(subject: str, stream: str, name: str, says: str) -> Callable[[Handler], object]:
         return broker.subscriber(
             subject,
-            queue=ALERTS,
-            durable=f"{ALERTS}-{name}",
+            queue=f"{ALERTS}-{name}",
             stream=JStream(stream, declare=False),
             config=ConsumerConfig(deliver_policy=DeliverPolicy.NEW),
             ack_policy=AckPolicy.NACK_ON_ERROR,

@@ -16,6 +16,10 @@ from ..logfile import LogFileError
 from ..operate import ActRefused
 from .act import add as add_acts
 from .base import SaysNo, error_console
+from .demo.run import add as add_demo
+from .files import add as add_files
+from .look import add as add_looks
+from .serve import add as add_serve
 from .words import add as add_words
 
 app = typer.Typer(
@@ -27,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for add in (add_acts, add_words):
+for add in (add_demo, add_serve, add_looks, add_acts, add_files, add_words):
     add(app)
 
 _USAGE = (ActRefused, SettingRefused, OptionsError)

@@ -9,11 +9,11 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
-from sickbay_events import KINDS, CallOutcome, Target, provider_of
+from sickbay_events import KINDS, CallOutcome, Target
 
 from ..config import Settings
 from ..operate import Ack, ActRefused, publish_outcome, publish_override, read_duration_s, scope_of
-from .base import AsJson, DataFolder, NatsUrl, Provider, connected, console, print_json, run
+from .base import AsJson, DataFolder, NatsUrl, Provider, connected, console, print_json, provider_name, run
 
 Model: TypeAlias = Annotated[str | None, typer.Argument(help="Model id as it is sent; without it the whole host.")]
 Reason: TypeAlias = Annotated[str, typer.Option("--reason", "-r", help="Why; kept in the log with your name.")]
@@ -139,10 +139,10 @@ def report(
 
     async def work() -> Ack:
         async with connected(nats, data) as client:
-            target = Target(_name(provider), model)
+            target = Target(provider_name(provider), model)
             return await publish_outcome(client, target, outcome, replica=settings.replica_name)
 
-    _print_ack(run(work()), as_json, f"{kind} of {_name(provider)} {model}")
+    _print_ack(run(work()), as_json, f"{kind} of {provider_name(provider)} {model}")
 
 
 def _override(
@@ -158,7 +158,7 @@ def _override(
     length: str | None = None,
     until: str | None = None,
 ) -> None:
-    scope = scope_of(_name(provider), model)
+    scope = scope_of(provider_name(provider), model)
     for_s = None if length is None else read_duration_s(length)
     if action != "clear" and (for_s is None) == (until is None):
         raise ActRefused("--for, --until", None, f"one of the two: {action} must end, and only once")
@@ -171,10 +171,6 @@ def _override(
 
     what = scope.provider if scope.model is None else f"{scope.provider} {scope.model}"
     _print_ack(run(work()), as_json, f"{action} {what}")
-
-
-def _name(provider: str) -> str:
-    return provider_of(provider) if "://" in provider else provider
 
 
 def _login() -> str:

@@ -20,6 +20,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sickbay_events import provider_of
+
 from ..bus.connect import BusError, NatsOptions, PermissionDenied, connect
 from ..config import Settings
 
@@ -103,6 +105,11 @@ def seconds(value: float) -> str:
     if whole < 86_400:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
     return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def provider_name(text: str) -> str:
+    """The provider's name of a name or a URL."""
+    return provider_of(text) if "://" in text else text
 
 
 def settings(**given: Any) -> Settings:

@@ -13,13 +13,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from ..config import Settings
 from .base import DataFolder, SaysNo, console
 from .demo.pipes import lines_of_stdin
+
+if TYPE_CHECKING:
+    from faststream.asgi import AsgiFastStream
 
 Listen: TypeAlias = Annotated[
     str | None, typer.Option("--http", metavar="HOST:PORT", help="Where /healthz is, or off.")
@@ -82,20 +85,33 @@ async def _serve(settings: Settings, *, until_stdin_closes: bool) -> None:
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
     )
-    ended = _ended()
+    ready, ended = asyncio.Event(), _ended()
     watch = asyncio.create_task(_stdin_closes(ended)) if until_stdin_closes else None
-    app = make_app(settings)
     listener = _listener(settings)
+    work = asyncio.create_task(_until(make_app(settings), settings, listener, ready, ended))
+    over = asyncio.create_task(ended.wait())
     try:
-        async with _started(app, ended), _http(app, listener):
-            if not ended.is_set():
-                _say_ready(app, settings, listener)
-            await ended.wait()
+        await asyncio.wait((work, over), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done() and not ready.is_set():
+            work.cancel()  # a signal during the start, which may wait for a server that does not come
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
     finally:
-        if watch is not None:
-            watch.cancel()
+        for task in (over, watch):
+            if task is not None:
+                task.cancel()
         if listener is not None:
             listener.close()
+
+
+async def _until(
+    app: AsgiFastStream, settings: Settings, listener: socket.socket | None, ready: asyncio.Event, ended: asyncio.Event
+) -> None:
+    """The application's life, begun and ended in one task as its task group wants it."""
+    async with app.start_lifespan_context(), _http(app, listener):
+        ready.set()
+        _say_ready(app, settings, listener)
+        await ended.wait()
 
 
 def _ended() -> asyncio.Event:
@@ -120,27 +136,6 @@ async def _stdin_closes(ended: asyncio.Event) -> None:
     ended.set()
 
 
-@asynccontextmanager
-async def _started(app: Any, ended: asyncio.Event) -> AsyncIterator[None]:
-    """The application between start and stop; a signal during the start cancels it."""
-    context = app.start_lifespan_context()
-    start = asyncio.ensure_future(context.__aenter__())
-    over = asyncio.ensure_future(ended.wait())
-    await asyncio.wait((start, over), return_when=asyncio.FIRST_COMPLETED)
-    over.cancel()
-    if not start.done():
-        start.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await start
-        yield
-        return
-    start.result()
-    try:
-        yield
-    finally:
-        await context.__aexit__(None, None, None)
-
-
 def _listener(settings: Settings) -> socket.socket | None:
     """A bound socket for HTTP, made here so that a taken port is a plain error."""
     address = settings.http_address
@@ -158,7 +153,7 @@ def _listener(settings: Settings) -> socket.socket | None:
 
 
 @asynccontextmanager
-async def _http(app: Any, listener: socket.socket | None) -> AsyncIterator[None]:
+async def _http(app: AsgiFastStream, listener: socket.socket | None) -> AsyncIterator[None]:
     """Answer HTTP on the socket by uvicorn, which here neither handles signals nor the application's life."""
     if listener is None:
         yield
@@ -179,7 +174,7 @@ async def _http(app: Any, listener: socket.socket | None) -> AsyncIterator[None]
         await task
 
 
-def _say_ready(app: Any, settings: Settings, listener: socket.socket | None) -> None:
+def _say_ready(app: AsgiFastStream, settings: Settings, listener: socket.socket | None) -> None:
     from ..app import services_of
 
     services = services_of(app)

@@ -16,9 +16,12 @@ from collections.abc import AsyncIterator
 
 
 def say(**facts: object) -> None:
-    """One line for the parent."""
-    sys.stdout.write(json.dumps(facts) + "\n")
-    sys.stdout.flush()
+    """One line for the parent; without a parent there is nothing left to do."""
+    try:
+        sys.stdout.write(json.dumps(facts) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(0)
 
 
 async def lines_of_stdin() -> AsyncIterator[str]:

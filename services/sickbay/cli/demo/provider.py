@@ -18,7 +18,7 @@ from .pipes import lines_of_stdin, say
 
 ANSWER_S: Final = 0.12
 """How long a generated answer takes."""
-REJECT_S: Final = 0.06
+REJECT_S: Final = 0.03
 """How long a rejection takes: it comes before any generation."""
 BODY_BYTES_MAX: Final = 1 << 20
 

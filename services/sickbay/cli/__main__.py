@@ -1,0 +1,7 @@
+"""`python -m sickbay.cli` is the `sickbay` command."""
+
+from __future__ import annotations
+
+from . import main
+
+main()

@@ -1,0 +1,198 @@
+"""Commands for a log as a file: export, replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+from nats.aio.client import Client
+
+from sickbay_events import DerivedEvent, Held, Policy, Released, rfc3339
+from sickbay_projections import FOLD_VERSION
+
+from ..bus.jetstream import JetStreamApi
+from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReader
+from ..bus.topology import LOG
+from ..logfile import LogFile, LogLine, open_writer
+from ..replay import Replayed, replay
+from ..trace import Standing
+from .base import (
+    AsJson,
+    DataFolder,
+    NatsUrl,
+    SaysNo,
+    connected,
+    console,
+    error_console,
+    print_json,
+    rows,
+    run,
+    table,
+)
+
+API_TIMEOUT_S: Final = 5.0
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(export)
+    app.command("replay")(replay_command)
+
+
+def export(
+    file: Annotated[Path, typer.Argument(help="File to write; .zst and .gz are compressed; - is standard output.")],
+    *,
+    first: Annotated[int, typer.Option("--from", min=1, metavar="SEQ", help="First sequence.")] = 1,
+    last: Annotated[int | None, typer.Option("--to", min=1, metavar="SEQ", help="Last sequence.")] = None,
+    nats: NatsUrl = None,
+    data: DataFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the event log to a file, up to what it holds now.
+
+    Example: sickbay export log.jsonl.zst
+    """
+
+    async def work() -> dict[str, int]:
+        async with connected(nats, data) as client:
+            return await export_log(client, file, first=first, last=last)
+
+    found = run(work())
+    if as_json and str(file) != "-":
+        print_json({"file": str(file), **found})
+    else:
+        says = f"{found['events']} events, sequences {found['first']} to {found['last']}, written to {file}"
+        error_console().print(says + (f"; {found['gaps']} missing" if found["gaps"] else ""), markup=False)
+
+
+async def export_log(client: Client, file: Path, *, first: int = 1, last: int | None = None) -> dict[str, int]:
+    """Write the log from `first` to `last`, or to what it holds when this is called.
+
+    Raises `BusError` when there is no log, `SaysNo` when it changes meanwhile, `OSError` for the file.
+    """
+    at = await JetStreamApi(client, timeout_s=API_TIMEOUT_S).stream_at(LOG)
+    end = min(last or at.last_seq, at.last_seq)
+    begin = max(first, at.first_seq)
+    found = {"events": 0, "first": 0, "last": 0, "gaps": 0}
+    with open_writer(file) as write:
+        if begin > end:
+            return found
+        reader = LogReader(Standing(client), LOG, after_seq=begin - 1, created_at=at.created_at, name="export")
+        try:
+            async for event in reader:
+                if isinstance(event, Chunk):
+                    _write(event, end, write, found)
+                elif isinstance(event, Gap):
+                    found["gaps"] += min(event.last, end) - event.first + 1
+                elif isinstance(event, LogChanged):
+                    raise SaysNo(f"the log was replaced while it was read ({event.reason}); nothing was written")
+                elif isinstance(event, Interrupted):
+                    error_console().print(f"interrupted: {event.reason}; trying again", markup=False)
+                if reader.seq >= end or isinstance(event, CaughtUp):
+                    break
+        finally:
+            await reader.close()
+    return found
+
+
+def _write(chunk: Chunk, end: int, write: Any, found: dict[str, int]) -> None:
+    for subject, seq, time_ns, payload, headers in zip(
+        chunk.subjects, chunk.seqs, chunk.times_ns, chunk.payloads, chunk.headers, strict=True
+    ):
+        if seq > end:
+            return
+        write(LogLine.of(seq, time_ns, subject.decode(), headers_of(headers), payload))
+        found["events"] += 1
+        found["first"] = found["first"] or seq
+        found["last"] = seq
+
+
+def headers_of(block: bytes | None) -> dict[str, str | list[str]]:
+    """A raw header block as names and values; a name that comes twice has a list."""
+    found: dict[str, str | list[str]] = {}
+    for line in (block or b"").split(b"\r\n")[1:]:
+        name, colon, value = line.decode("utf-8", "replace").partition(":")
+        if not colon:
+            continue
+        before = found.get(name)
+        if before is None:
+            found[name] = value.strip()
+        else:
+            found[name] = [*(before if isinstance(before, list) else [before]), value.strip()]
+    return found
+
+
+def replay_command(
+    file: Annotated[Path, typer.Argument(help="Log file as `sickbay export` writes it; - reads standard input.")],
+    *,
+    policy: Annotated[Path | None, typer.Option(help="Policy (TOML) until the log brings its own.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fold a log file and show what follows from it: holds, releases, and the state's digest.
+
+    Example: sickbay replay log.jsonl.zst --json
+    """
+    given = None if policy is None else Policy.from_toml(policy.read_text(encoding="utf-8"))
+    log = LogFile(file)
+    done = replay(log, given)
+    if log.cut:
+        error_console().print(f"sickbay: {file}: {log.cut}", markup=False)
+    if as_json:
+        print_json({**replayed_facts(done), "cut": log.cut})
+        return
+    out = console()
+    if done.derived:
+        made = table("seq", "time", "what", "provider", "model", "until")
+        cells = (
+            (event.cause_seq, rfc3339(event.time_ms)[11:], _word(event), event.scope.provider, event.scope.model or "",
+             rfc3339(event.end_ms)[11:19] if isinstance(event, Held) else "")
+            for event in done.derived
+        )  # fmt: skip
+        out.print(rows(made, cells))
+    fleet = done.fleet
+    passed = f", {sum(done.poison.values())} unreadable" if done.poison else ""
+    gaps = f", {done.gaps} missing" if done.gaps else ""
+    out.print(f"{done.events} events up to sequence {fleet.seq}{passed}{gaps}; digest {fleet.digest()}", markup=False)
+
+
+def _word(event: DerivedEvent) -> str:
+    if isinstance(event, Held):
+        return f"held by {event.rule}" + ("" if event.enforced else " (shadow)")
+    if isinstance(event, Released):
+        return f"released ({event.rule}) by {event.by}"
+    return event.rule
+
+
+def replayed_facts(done: Replayed) -> dict[str, Any]:
+    """What `replay --json` prints."""
+    fleet = done.fleet
+    return {
+        "events": done.events,
+        "first_seq": done.first_seq,
+        "seq": fleet.seq,
+        "time": rfc3339(fleet.time_ms),
+        "fold_version": FOLD_VERSION,
+        "policy_seq": fleet.policy_seq,
+        "digest": fleet.digest(),
+        "gaps": done.gaps,
+        "poison": done.poison,
+        "holds": [hold_fact(event) for event in done.derived if isinstance(event, Held)],
+        "transitions": [
+            {**msgspec.to_builtins(event), "scope": event.scope.key, "provider": event.scope.provider,
+             "model": event.scope.model}
+            for event in done.derived
+        ],
+    }  # fmt: skip
+
+
+def hold_fact(event: Held) -> dict[str, Any]:
+    """A hold by what names it and by its end: equal live and in a replay."""
+    return {
+        "scope": event.scope.key,
+        "rule": event.rule,
+        "began_seq": event.began_seq,
+        "cause_seq": event.cause_seq,
+        "end_ms": event.end_ms,
+    }

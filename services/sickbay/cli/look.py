@@ -1,0 +1,271 @@
+"""Commands that show what is known: status, explain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final
+
+import msgspec
+import nats.errors
+import typer
+from nats.aio.client import Client
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from sickbay_events import GateEntry, rfc3339
+from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY
+
+from ..bus.entries import read_entries
+from ..bus.topology import GATE_PREFIX as GATE_SUBJECT
+from ..bus.topology import GATE_STREAM
+from ..operate import log_now_ms, scope_of
+from ..trace import Step, trace
+from .base import (
+    AsJson,
+    DataFolder,
+    NatsUrl,
+    Provider,
+    SaysNo,
+    connected,
+    console,
+    print_json,
+    provider_name,
+    rows,
+    run,
+    seconds,
+    table,
+)
+
+RPC_TIMEOUT_S: Final = 5.0
+WATCH_EVERY_S: Final = 1.0
+STEPS_MAX: Final = 20
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(status)
+    app.command()(explain)
+
+
+async def ask(client: Client, subject: str, question: dict[str, Any]) -> dict[str, Any] | None:
+    """Ask the services; None if none answers. Raises `SaysNo` with the reason of a refusal."""
+    try:
+        reply = await client.request(subject, json.dumps(question).encode(), timeout=RPC_TIMEOUT_S)
+    except nats.errors.NoRespondersError:
+        return None
+    except TimeoutError:
+        raise SaysNo(f"{subject}: no answer in {RPC_TIMEOUT_S:.0f} s") from None
+    if reply.headers and "Nats-Service-Error" in reply.headers:
+        raise SaysNo(reply.headers["Nats-Service-Error"])
+    found: dict[str, Any] = json.loads(reply.data)
+    return found
+
+
+def status(
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Every target, not only those with a hold.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again every second until Ctrl-C.")] = False,
+    nats: NatsUrl = None,
+    data: DataFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is held now, by which rule, and for how long.
+
+    Example: sickbay status --watch
+    """
+
+    async def work() -> None:
+        async with connected(nats, data) as client:
+            if not watch:
+                found = await status_facts(client, everything=everything)
+                print_json(found) if as_json else console().print(shown_status(found))
+                return
+            await _watch(lambda: status_facts(client, everything=everything), as_json=as_json)
+
+    run(work())
+
+
+async def _watch(facts: Callable[[], Awaitable[dict[str, Any]]], *, as_json: bool) -> None:
+    out = console()
+    if as_json or not sys.stdout.isatty():
+        while True:
+            found = await facts()
+            sys.stdout.write(json.dumps(found) + "\n") if as_json else out.print(shown_status(found))
+            sys.stdout.flush()
+            await asyncio.sleep(WATCH_EVERY_S)
+    with Live(console=out, auto_refresh=False) as live:
+        while True:
+            live.update(shown_status(await facts()), refresh=True)
+            await asyncio.sleep(WATCH_EVERY_S)
+
+
+async def status_facts(client: Client, *, everything: bool = False) -> dict[str, Any]:
+    """All pages of the services' status; where none answers, what the gates see in the bucket."""
+    question: dict[str, Any] = {"all": everything, "limit": 1000}
+    found = await ask(client, "sickbay.v1.status", question)
+    if found is None:
+        return await _view_facts(client)
+    while found["next"]:
+        more = await ask(client, "sickbay.v1.status", {**question, "after": found["next"]})
+        if more is None:
+            break
+        found["scopes"] += more["scopes"]
+        found["next"] = more["next"]
+    found["from"] = "services"
+    return found
+
+
+async def _view_facts(client: Client) -> dict[str, Any]:
+    """The gates' view as the bucket has it, in the form of a status."""
+    found = await read_entries(client, GATE_STREAM, f"{GATE_SUBJECT}>")
+    now_ms = await log_now_ms(client)
+    scopes: list[dict[str, Any]] = []
+    checkpoint: dict[str, Any] = {}
+    for entry in found.entries:
+        key = "gate." + entry.subject.decode().removeprefix(GATE_SUBJECT)
+        if entry.gone or key == POLICY_KEY:
+            continue
+        if key == CHECKPOINT_KEY:
+            checkpoint = json.loads(entry.payload)
+            continue
+        gate = msgspec.json.decode(entry.payload, type=GateEntry)
+        holds = [
+            {**msgspec.to_builtins(hold), "phase": "held" if now_ms < hold.end_ms else "probation",
+             "left_s": max(0, hold.end_ms - now_ms) / 1000}
+            for hold in gate.holds if now_ms < max(hold.end_ms, gate.expires_ms)
+        ]  # fmt: skip
+        if holds or gate.allow:
+            scopes.append({"provider": gate.provider, "model": gate.model, "scope": gate.scope, "holds": holds})
+    return {"from": "view", "seq": checkpoint.get("seq", 0), "at": rfc3339(now_ms), "projector": {},
+            "checkpoint": checkpoint, "scopes": scopes, "next": None}  # fmt: skip
+
+
+def shown_status(found: dict[str, Any]) -> RenderableType:
+    """A status for people, 80 columns wide where names allow."""
+    projector = found["projector"]
+    if found["from"] == "services":
+        head = f"{found['at'][:19]}Z  log sequence {found['seq']}, {projector['lag']} to fold, {projector['phase']}"
+        head += f" ({projector['name']})"
+    else:
+        head = f"{found['at'][:19]}Z  no service answers; this is what the gates last were told, at {found['seq']}"
+    cells = [cell for scope in found["scopes"] for cell in _scope_cells(scope)]
+    if not cells:
+        return Group(Text(head), Text("nothing is held" if found["scopes"] == [] else "no holds"))
+    return Group(Text(head), rows(table("provider", "model", "state", "left", "because", "seq"), cells))
+
+
+def _scope_cells(scope: dict[str, Any]) -> list[tuple[object, ...]]:
+    """One row a hold; one for a target without any."""
+    name = (scope["provider"], scope["model"] or ("(all of it)" if scope["scope"] == "host" else "(the credential)"))
+    found: list[tuple[object, ...]] = []
+    operator = scope.get("operator")
+    if operator:
+        because = f"{operator['actor']}: {operator['reason']}"
+        state = "held by operator" if operator["action"] == "hold" else "allowed by operator"
+        found.append((*name, state, seconds(operator["left_s"]), because, operator["seq"]))
+    for hold in scope["holds"]:
+        if hold["rule"] == "operator" and operator:
+            continue
+        state = _state(hold)
+        left = seconds(hold["left_s"]) if hold["phase"] == "held" else ""
+        found.append((*name, state, left, _because(hold), hold["began_seq"]))
+    if not found and "outcomes" in scope:
+        strikes = f"{scope['strikes']} of {scope['threshold']} strikes" if scope["strikes"] else "usable"
+        found.append(
+            (*name, strikes, "", f"{scope['answers']} of {scope['outcomes']} answered", scope["last_event_seq"])
+        )
+    return found
+
+
+def _state(hold: dict[str, Any]) -> str:
+    word = hold.get("reason") if hold["rule"] != "operator" else "held by operator"
+    state = str(word or hold["rule"]) if hold["phase"] == "held" else "probation"
+    return state if hold.get("enforced", True) else f"{state} (shadow)"
+
+
+def _because(hold: dict[str, Any]) -> str:
+    if hold["rule"] == "operator":
+        return f"{hold.get('actor')}: {hold.get('reason')}"
+    status = f" ({hold['status']})" if hold.get("status") else ""
+    return f"{hold['count']} x {hold['kind']}{status}"
+
+
+def explain(
+    provider: Provider,
+    model: Annotated[str | None, typer.Argument(help="Model id; without it the host as a whole.")] = None,
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="How many of the newest events to show at most.")] = STEPS_MAX,
+    nats: NatsUrl = None,
+    data: DataFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show why a target is held or not: its state, the rule, and the very events in the log that led to it.
+
+    Example: sickbay explain openrouter.ai z-ai/glm-5.3
+    """
+    name = provider_name(provider)
+    scope = scope_of(name, model)
+
+    async def work() -> tuple[dict[str, Any] | None, list[Step]]:
+        async with connected(nats, data) as client:
+            question = {"provider": name} if model is None else {"provider": name, "model": model}
+            return await ask(client, "sickbay.v1.explain", question), await trace(client, scope)
+
+    found, steps = run(work())
+    story = steps[-limit:]
+    if as_json:
+        print_json({"scope": scope.key, "state": found, "events": msgspec.to_builtins(story)})
+        return
+    out = console()
+    out.print(_shown_state(found, scope.provider, model))
+    if story:
+        cells = [(s.seq, rfc3339(s.time_ms)[11:23], s.replica, s.what, s.effect) for s in story]
+        out.print(rows(table("seq", "time", "from", "event", "effect"), cells))
+    else:
+        out.print("the log has no event of it that changed anything")
+
+
+def _shown_state(found: dict[str, Any] | None, provider: str, model: str | None) -> RenderableType:
+    name = f"{provider} {model}" if model else provider
+    if found is None:
+        return Text(f"{name}: no service answers, so only the events are shown")
+    lines: list[RenderableType] = []
+    decision = found.get("decision")
+    if decision is not None:
+        word = "may be called" if decision["allowed"] else f"is held for another {seconds(decision['retry_in_s'])}"
+        why = decision["reason"] if decision["reason"] != "ok" else "no rule holds it"
+        trial = ", on probation: one trial is wanted" if decision["allowed"] and decision["trial"] else ""
+        lines.append(Text(f"{name} {word}: {why}{trial} (log sequence {found['seq']})"))
+    cells = [cell for scope in found["scopes"] if _tells(scope) for cell in _scope_cells(scope)]
+    if cells:
+        lines.append(rows(table("provider", "model", "state", "left", "because", "seq"), cells))
+    elif decision is None:
+        lines.append(Text(f"{name}: nothing is known of it"))
+    for scope in found["scopes"]:
+        lines += [Text(text) for text in _counters(scope)]
+    return Group(*lines)
+
+
+def _tells(scope: dict[str, Any]) -> bool:
+    return bool(scope["holds"] or scope["operator"])
+
+
+def _counters(scope: dict[str, Any]) -> list[str]:
+    """Sentences about the counts of one scope that has had events."""
+    if not scope["outcomes"]:
+        return []
+    found = [f"{scope['outcomes']} outcomes, {scope['answers']} answered, {scope['rejections']} rejected"]
+    if scope["strikes"]:
+        by = ", ".join(f"{count} by {name}" for name, count in scope.get("strikes_by", {}).items())
+        found.append(f"{scope['strikes']} of {scope['threshold']} strikes ({by})")
+    if scope.get("held_alone"):
+        found.append(f"{scope['held_alone']} holds it alone: others had good answers")
+    found += [f"{hold['later']} more of the kind since it began" for hold in scope["holds"] if hold.get("later")]
+    if scope["last_answer_ms"]:
+        ago = seconds((scope["at_ms"] - scope["last_answer_ms"]) / 1000)
+        found.append(f"last good answer {ago} ago, by {scope['last_answer_by']}")
+    return found
