@@ -75,13 +75,12 @@ class DeadLetters:
         if count > PER_SECOND:
             self._unnoted[reason] += 1
             return
-        text = redact(data[: 4 * DATA_BYTES].decode("utf-8", "replace"))
-        shown = text.encode("utf-8", "replace")[:DATA_BYTES].decode("utf-8", "ignore")
+        shown = redact(data, DATA_BYTES).encode("utf-8", "replace")[:DATA_BYTES].decode("utf-8", "ignore")
         letter = Letter(
             reason=reason,
             seq=seq,
             subject=at.subject[:DATA_BYTES],
-            why=redact(poison.why)[:DATA_BYTES],
+            why=redact(poison.why),
             data=shown,
             log_created=at.log_created,
             more=self._unnoted.pop(reason, 0),

@@ -67,6 +67,9 @@ class Keeper:
     def wake(self) -> None:
         """Something is to be done now."""
         self._woken.set()
+
+    def claim_now(self) -> None:
+        """Entries wait for a fresh claim."""
         self._claim.set()
 
     async def run(self) -> None:
@@ -118,7 +121,7 @@ class Keeper:
                     break
 
     def wake_writer(self) -> None:
-        """The checkpoint is one's own again: what waited for it goes out."""
+        """The checkpoint is one's own (again): what waited for it goes out."""
         self._p.writer.pump()
         self._woken.set()
 
@@ -165,6 +168,8 @@ class Keeper:
             await self._write(client)
             return
         self.live = self._compared = False
+        if not p.transitions.out_of_step:
+            p.transitions.desync()
         self._heed_writer()
         if overslept:
             p.view.moved_s = max(p.view.moved_s, time.monotonic())

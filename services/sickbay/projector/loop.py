@@ -99,8 +99,14 @@ class Projector:
         self.view = ViewFeed(self._on_view)
         self.transitions = Transitions(self.acks)
         self.dead = DeadLetters(self.acks, enabled=dead_letters)
-        self.writer = GateWriter(self.acks, self.view, self, self._wake)
         self.keeper = Keeper(self, snapshots=snapshots)
+        self.writer = GateWriter(
+            self.acks,
+            self.view,
+            self,
+            wake=self.keeper.wake,
+            claim_now=self.keeper.claim_now,
+        )
         self._file = policy
         self._file_compared = -1
         self._intake = Intake()
@@ -120,6 +126,10 @@ class Projector:
     def is_writer(self) -> bool:
         """Whether this projector holds the checkpoint, as far as it knows."""
         return self.writer.is_writer
+
+    def now_ms(self) -> int:
+        """Log time now, as far as this process has heard of it."""
+        return self.writer.now_ms()
 
     def stop(self) -> None:
         """End `run` soon: it tells what it still has to tell and hands the checkpoint over."""
@@ -247,6 +257,7 @@ class Projector:
     async def _load(self, client: Client) -> None:
         """Begin from the newest snapshot that fits the log, or from the log's beginning."""
         if self._file is not None and await seed_policy(client, self._file):
+            self._file_compared = 0  # what it seeds is on its way into the log
             _log.info("the policy file is the log's first event")
         log = await JetStreamApi(client, timeout_s=REQUEST_S).stream_at(LOG)
         told_last_seq, mark, _ = await read_end(client, log.created_at)
@@ -368,9 +379,6 @@ class Projector:
 
     def _on_view(self, changes: list[Change]) -> None:
         self.writer.on_changes(changes)
-
-    def _wake(self) -> None:
-        self.keeper.wake()
 
 
 _CHANGED: Final = {

@@ -63,17 +63,20 @@ class _Put:
 class GateWriter:
     """Puts gate entries and checkpoints. Belongs to one event loop.
 
-    `wake` is called when the projector's keeper has something to do here: a claim is wanted, or entries are
-    due. `is_writer` says who holds the checkpoint as far as this process knows; `fresh` whether it may put.
+    `wake` is called when entries are due, `claim_now` when they wait for a fresh claim. `is_writer` says who
+    holds the checkpoint as far as this process knows; `fresh` whether it may put.
     """
 
-    def __init__(self, acks: Acks, view: ViewFeed, state: State, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, acks: Acks, view: ViewFeed, state: State, *, wake: Callable[[], None], claim_now: Callable[[], None]
+    ) -> None:
         self.is_writer = False
         self.me = state.me
         self.claim_wanted = False
         self.bucket_gone = False
         self.puts = self.refused = self.mends = self.claims = self.demotions = 0
-        self._link, self._acks, self._view, self._state, self._wake = state.link, acks, view, state, wake
+        self._link, self._acks, self._view, self._state = state.link, acks, view, state
+        self._wake, self._claim_now = wake, claim_now
         self._claimed_s = -math.inf
         self._revision = 0  # of one's own last checkpoint
         self._hot: dict[str, None] = {}
@@ -229,8 +232,9 @@ class GateWriter:
         """Send what is due, as long as the checkpoint is one's own."""
         while self._hot or (self._due and len(self._under_way) < IN_FLIGHT_MAX):
             if not self.fresh:
-                self.claim_wanted = self.is_writer
-                self._wake()
+                if self.is_writer:
+                    self.claim_wanted = True
+                    self._claim_now()
                 return
             due = self._hot or self._due
             key = next(iter(due))
@@ -270,6 +274,7 @@ class GateWriter:
         put.sent_s = -math.inf
         self.claim_wanted = self.is_writer
         self._wake()
+        self._claim_now()
 
     async def look_after(self) -> None:
         """What was refused, or does not come by in the view: see what stands there, then put it again."""
