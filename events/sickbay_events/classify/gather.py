@@ -50,10 +50,14 @@ class Answer:
         """Take in one JSON value, whole body or stream event. Gives the error in it, or None."""
         if not isinstance(document, dict):
             return None
+        choices = document.get("choices")
+        if choices and isinstance(choices, list) and not document.get("error") and "base_resp" not in document:
+            # By far the most frequent: one chunk of a chat completion.
+            self.known = True
+            return self._choices(choices)
         error = error_in(document)
         if error is not None:
             return error
-        choices = document.get("choices")
         if isinstance(choices, list):
             self.known = True
             return self._choices(choices)

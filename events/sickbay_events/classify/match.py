@@ -74,13 +74,49 @@ def _find(envelope: Envelope, family: str) -> tuple[Rule | None, str]:
                     return row, "family"
     if row := _first(_GENERAL, codes, envelope):
         return row, "general"
-    if envelope.text:
-        for row in rules.SENTENCES:
-            if _fits(row, envelope):
-                return row, "general"
+    if envelope.text and (row := _first_sentence(envelope)):
+        return row, "general"
     if row := _first(_WEAK, codes, envelope):
         return row, "weak"
     return None, ""
+
+
+def _index() -> tuple[dict[str, list[tuple[int, rules.Sentence]]], list[tuple[int, rules.Sentence]], list[tuple[int, rules.Sentence]]]:
+    by_word: dict[str, list[tuple[int, rules.Sentence]]] = {}
+    plain: list[tuple[int, rules.Sentence]] = []
+    wide: list[tuple[int, rules.Sentence]] = []
+    for order, row in enumerate(rules.SENTENCES):
+        for parts in row.says:
+            first, blank, _ = parts[0].partition(" ")
+            if not all(part.isascii() for part in parts):
+                wide.append((order, parts))
+            elif blank and first.isalpha():
+                by_word.setdefault(first, []).append((order, parts))
+            else:
+                plain.append((order, parts))
+    return by_word, plain, wide
+
+
+_BY_WORD, _PLAIN, _WIDE = _index()
+_WORDS: Final = frozenset(_BY_WORD)
+_WORD: Final = re.compile(r"[a-z]+")
+
+
+def _first_sentence(envelope: Envelope) -> Rule | None:
+    """The first general row whose sentence is in the text: what `_fits` would find row by row, but looking only at
+    sentences whose first word is there. A sentence begins where a word begins.
+    """
+    text = envelope.text
+    orders = {order for order, parts in _PLAIN if parts[0] in text or parts[0] == MISSING}
+    for word in _WORDS.intersection(_WORD.findall(text)):
+        orders.update(order for order, parts in _BY_WORD[word] if parts[0] in text)
+    if not text.isascii():
+        orders.update(order for order, parts in _WIDE if parts[0] in text)
+    for order in sorted(orders):
+        row = rules.SENTENCES[order]
+        if _fits(row, envelope):
+            return row
+    return None
 
 
 def _first(table: _By, codes: tuple[str, ...], envelope: Envelope) -> Rule | None:

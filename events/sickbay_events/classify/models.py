@@ -20,20 +20,29 @@ _GONE: Final = (
     r"(?:is |are )?not (?:supported|served|available) by (?:any|provider)|isn't available|isn't supported(?! (?:for|in|on|with))|"
     r"unavailable on this)"
 )
-_SAYS_MISSING: Final = re.compile(
-    # "the model `x` does not exist", "model 'x' not found", "deployment x was not found"
-    r"\b(?:models?|deployment|engine|inference profile|lora)(?: id| ids| name| named| code| version| identifier| alias)?"
+_FORWARD: Final = re.compile(
+    # "the model `x` does not exist", "model 'x' not found", "deployment x was not found": read from the noun on.
+    r"(?:models?|deployment|engine|inference profile|lora)(?: id| ids| name| named| code| version| identifier| alias)?"
     rf"(?: for api)?[ :=]{{0,3}}(?:\(?{_NAME}\)?[ ,:.]{{0,3}})?(?:(?:is|was|are|which|that|you requested|requested) ){{0,3}}"
     rf"(?:that )?{_GONE}"
-    # "unknown model: x", "invalid model name", "no such model"
-    r"|\b(?:unknown|invalid|no such|unsupported|unrecogni[sz]ed|nonexistent|non-existent|undefined) model"
-    r"(?! (?:output|response|parameter|config|input|type|format|argument|arn))"
-    r"|\bnot a valid model|\bnot found the model|\b(?:cannot|can't|could not|couldn't|unable to) (?:find|locate|resolve) (?:the )?(?:\w{1,20} )?model"
-    r"|\bno model (?:named|found|with|matches|matching)|\bno endpoints found for|\btry pulling it|\bis not a model"
-    r"|\bmodel identifier is invalid|\bno available channels? for model|\bllm provider not provided|\bis not found for api"
-    r"|\bthat model does not exist|\bmodel is not a valid|\bno models? available with"
-    r"|模型不存在|模型[^，。\n]{0,80}不存在|不存在[^，。\n]{0,8}模型|模型已下线|模型[^，。\n]{0,40}已下线|不支持的模型|模型[^，。\n]{0,40}无可用渠道"
 )
+_NOUN: Final = re.compile(r"model|deployment|engine|inference profile|lora")
+_BACKWARD: Final = re.compile(
+    # "unknown model: x", "invalid model name", "no such model": read back from the noun.
+    r"(?:unknown|invalid|no such|unsupported|unrecogni[sz]ed|nonexistent|non-existent|undefined) model"
+    r"(?! (?:output|response|parameter|config|input|type|format|argument|arn))"
+    r"|(?:cannot|can't|could not|couldn't|unable to) (?:find|locate|resolve) (?:the )?(?:\w{1,20} )?model"
+    r"|no models? (?:named|found|with|matches|matching|available with)"
+)
+_PHRASES: Final = (
+    "not a valid model", "not found the model", "no endpoints found for", "try pulling it", "is not a model",
+    "model identifier is invalid", "no available channel for model", "no available channels for model",
+    "llm provider not provided", "is not found for api", "model is not a valid", "no models loaded",
+)  # fmt: skip
+_WIDE: Final = re.compile(
+    r"模型不存在|模型[^，。\n]{0,80}不存在|不存在[^，。\n]{0,8}模型|模型[^，。\n]{0,40}已下线|不支持的模型|模型[^，。\n]{0,40}无可用渠道"
+)
+NOUNS_MAX: Final = 24
 _FOREIGN_OBJECT: Final = re.compile(
     r"\b(?:tool|function|file|item|assistant|thread|run|session|cache|cachedcontent|conversation|response|prompt|batch|"
     r"message|vector store|container|user|project|organization|workspace|image|voice|dataset)s?"
@@ -50,10 +59,28 @@ _LIKE_AN_ID: Final = re.compile(r"(?=[^\s]*[\d/])[a-z0-9@][a-z0-9._:/@+\-]{2,159
 
 def says_missing(text: str) -> bool:
     """Whether lower-case text says of a model, and of nothing else, that it is not there."""
-    if "model" not in text and "模型" not in text and "deployment" not in text and "endpoints found" not in text:
-        if "try pulling it" not in text and "llm provider not" not in text and "engine" not in text:
+    return _missing(text) and _FOREIGN_OBJECT.search(text) is None
+
+
+def _missing(text: str) -> bool:
+    if any(phrase in text for phrase in _PHRASES):
+        return True
+    if not text.isascii() and _WIDE.search(text):
+        return True
+    at = 0
+    for _ in range(NOUNS_MAX):
+        noun = _NOUN.search(text, at)
+        if noun is None:
             return False
-    return _SAYS_MISSING.search(text) is not None and _FOREIGN_OBJECT.search(text) is None
+        start, at = noun.span()
+        if text[start - 1 : start] not in _LETTERS and _FORWARD.match(text, start):
+            return True
+        if noun[0] == "model" and _BACKWARD.search(text, max(start - 40, 0), start + 24):
+            return True
+    return False
+
+
+_LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
 def names_whole(text: str, model: str) -> bool:

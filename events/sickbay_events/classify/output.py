@@ -120,7 +120,9 @@ def _judge(
 
 def _without_reasoning(text: str) -> tuple[str, bool]:
     """The text without reasoning tags and empty fences, and whether there was reasoning in it."""
-    visible = text.translate(_INVISIBLE).strip() if not text.isascii() else text.strip()
+    visible = text.strip()
+    if len(visible) < 64 and not visible.isascii():
+        visible = visible.translate(_INVISIBLE).strip()
     hidden = False
     if "<t" in visible[:64].lower() or "<r" in visible[:64].lower():
         stripped = _THINK.sub("", visible).strip()

@@ -7,9 +7,13 @@ a row are its lines. Order matters: the first row that fits decides. Provider ha
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from ..kinds import Kind, ScopeName
+
+
+Sentence: TypeAlias = tuple[str, ...]
+"""Parts that must all occur in a text."""
 
 
 class Rule(NamedTuple):
@@ -18,7 +22,7 @@ class Rule(NamedTuple):
     kind: Kind
     codes: frozenset[str] = frozenset()
     """Any of these machine codes; empty: whatever the code."""
-    says: tuple[tuple[str, ...], ...] = ()
+    says: tuple[Sentence, ...] = ()
     """Any of these sentences; each is a list of parts that must all occur; empty: whatever the words."""
     never: tuple[str, ...] = ()
     """Words that make the row somebody else's."""
@@ -52,7 +56,7 @@ def rule(
     )
 
 
-def _sentences(text: str) -> tuple[tuple[str, ...], ...]:
+def _sentences(text: str) -> tuple[Sentence, ...]:
     lines = (line.strip() for line in text.splitlines())
     return tuple(tuple(part.strip() for part in line.split(" & ")) for line in lines if line)
 
