@@ -16,8 +16,10 @@ import msgspec
 import pytest
 import typer.main
 
+from sickbay.app import app as contract_app
 from sickbay.bus import topology
 from sickbay.cli import app
+from sickbay.contract import document
 from sickbay_events import (
     CallAnswered,
     CallOutcome,
@@ -125,6 +127,17 @@ def test_every_subject_is_in_the_wire_contract() -> None:
     for prefix in [*prefixes, topology.POLICY_SUBJECT]:
         if not prefix.startswith("$KV."):
             assert f"`{prefix}" in spelled, prefix
+
+
+def test_the_event_contract_and_the_wire_contract_name_the_same_subjects() -> None:
+    """The AsyncAPI document that `sickbay asyncapi` exports, against the table that people read."""
+    channels = document(contract_app.schema)["channels"].values()
+    addresses = {re.sub(r"\{(\w+)\}", r"<\1>", channel["address"]).replace("_", " ") for channel in channels}
+    rows = re.findall(r"^\| `(sickbay\.[^`]+)` \|", section(WIRE, "## 2. "), re.MULTILINE)
+    assert len(rows) > 8
+    # Requests are described by `nats micro`, and the dead letters' reason is the last token.
+    asked = {row for row in rows if ".v1." in row}
+    assert {row.replace("<reason>", ">") for row in set(rows) - asked} <= addresses
 
 
 def test_every_stream_and_bucket_is_in_the_operations_page() -> None:

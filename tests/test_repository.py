@@ -51,7 +51,7 @@ REGISTRIES = [("pypi", "org"), ("pythonhosted", "org"), ("registry", "npmjs"), (
 FORBIDDEN = {
     "a package registry's host": "|".join(re.escape(".".join(parts)) for parts in REGISTRIES),
     "a path of one machine": "|".join(f"/{folder}/" for folder in ("root", "work", "Users", "home/[a-z]+")),
-    "a key": r"(?:sk-[A-Za-z0-9]{20}|ghp_[A-Za-z0-9]{20}|AKIA[0-9A-Z]{16})",
+    "a key": r"(?:sk-[A-Za-z0-9]{20}|ghp_[A-Za-z0-9]{20}|AKIA(?![0-9A-Z]*EXAMPLE)[0-9A-Z]{16})",
     "a mark of a merge": r"^(?:<{7}|>{7}) ",
 }
 
