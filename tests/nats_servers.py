@@ -133,7 +133,9 @@ class NatsServer:
         shutil.rmtree(self.folder / "js", ignore_errors=True)
 
     def log(self) -> str:
-        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        """What the server said: errors of its configuration, then its log."""
+        paths = [path for path in (self.folder / "nats.err", self.log_path) if path.exists()]
+        return "".join(path.read_text(errors="replace") for path in paths)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -152,9 +154,10 @@ class NatsServer:
             lines.append(f"jetstream {{ store_dir: {_quoted(self.folder / 'js')}, max_file_store: 64GB }}")
         path = self.folder / "nats.conf"
         path.write_text("\n".join([*lines, self.config, ""]))
-        self.process = subprocess.Popen(
-            [nats_server_binary(), "-c", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        with (self.folder / "nats.err").open("ab") as said:  # where it complains of its configuration
+            self.process = subprocess.Popen(
+                [nats_server_binary(), "-c", str(path)], stdout=subprocess.DEVNULL, stderr=said
+            )
 
     def _wait_ready(self) -> bool:
         deadline = time.monotonic() + START_TIMEOUT_S

@@ -307,6 +307,34 @@ async def test_a_slow_caller_bounds_what_waits_and_loses_nothing(
     assert most <= 100_000 + 3 * 200 * 1_010
 
 
+async def test_a_reader_that_the_server_cuts_off_as_too_slow_goes_on_where_it_was(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
+    """A blocked loop lets the server's buffer for it run full; the server then closes the connection."""
+    server = nats_server_factory(config="max_pending: 4MB")
+    link = Link(NatsOptions.from_url(server.url))
+    link.start()
+    await make_stream(await link.wait_connected(5))
+    await publish(await link.wait_connected(5), 1, 20_000, lambda n: b"%d " % n + b"x" * 1_000)
+    reader = LogReader(link, STREAM, after_seq=0)
+    seen: list[int] = []
+    interruptions = 0
+    async with asyncio.timeout(60):
+        async for event in reader:
+            if isinstance(event, Chunk):
+                seen += event.seqs
+                if interruptions == 0:
+                    time.sleep(0.3)
+                if seen[-1] == 20_000:
+                    break
+            elif isinstance(event, Interrupted):
+                interruptions += 1
+    await reader.close()
+    await link.close()
+    assert interruptions > 0, "the server did not cut us off, so nothing was tried"
+    assert seen == list(range(1, 20_001))
+
+
 async def test_a_caller_that_sleeps_longer_than_the_silence_limit_is_not_cut_off(
     nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ class Feed:
         self.last_heard = time.monotonic()
         self.subscription: BulkSubscription | None = None
         self.inbox = ""
+        self.ready = False  # subscription and consumer stand
 
     def on_items(self, items: list[Item]) -> None:
         """The sink: called by the parser for everything that arrived together."""

@@ -164,7 +164,7 @@ class LogReader:
     async def _advance(self) -> None:
         """Do the next thing that may bring items: connect the feed, read from it, or wait for it."""
         feed = self._feed
-        if feed is None:
+        if feed is None or not feed.ready:
             await self._start()
             return
         if feed.queue:
@@ -233,6 +233,7 @@ class LogReader:
 
     async def _open(self, client: Client) -> None:
         """Make a consumer after the position, once it is certain that this is the same log."""
+        await self._drop_feed(delete=False)  # one whose making was cancelled half-way
         api = JetStreamApi(client, timeout_s=REQUEST_TIMEOUT_S)
         at = await api.stream_at(self.stream)
         changed = await self._changed(api, at)
@@ -247,6 +248,7 @@ class LogReader:
         feed.subscription = await subscribe_bulk(client, feed.inbox, feed.on_items)
         pending = await api.create_consumer(self.stream, self._consumer_config(consumer))
         feed.last_heard = time.monotonic()
+        feed.ready = True
         self._caught_up = self._interrupted = False
         self._retry_s = RETRY_MIN_S
         self.resumes += 1
