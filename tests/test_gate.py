@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from typing import Any
 
@@ -154,7 +156,8 @@ def test_an_old_mirror_goes_on_holding_and_says_stale_with_its_age() -> None:
 def test_the_cache_of_targets_is_bounded() -> None:
     """More targets than it keeps are learnt anew, and still answered."""
     sb = standalone()
-    sb.gate._keys = {Target("x", f"m{n}"): ("a", "b", "c") for n in range(KNOWN_MAX)}
+    for n in range(KNOWN_MAX):
+        sb.gate._keys[Target("x", f"m{n}")] = sb.gate._keys.get(TARGET) or ()  # type: ignore[assignment]
     assert sb.decide(TARGET).allowed
     assert len(sb.gate._keys) == 1
 
@@ -166,3 +169,47 @@ def test_a_hold_of_one_credential_leaves_the_others() -> None:
     assert not sb.decide(Target("openrouter.ai#team-a", "m")).allowed
     assert sb.decide(Target("openrouter.ai#team-b", "m")).allowed
     assert sb.decide(Target("openrouter.ai", "m")).allowed
+
+
+def test_every_change_of_a_target_reaches_the_next_decision() -> None:
+    """What was found free is looked at anew after a hold of its model, credential or host, and after own outcomes."""
+    sb = standalone()
+    for what in (TARGET, "openrouter.ai", "openrouter.ai#"):
+        for target in (TARGET, Target("openrouter.ai#", TARGET.model)):
+            assert sb.decide(target).allowed and sb.decide(target).allowed
+        sb.hold(what, rule="operator")
+        assert not sb.decide(TARGET).allowed
+        assert not sb.decide(Target("openrouter.ai#", TARGET.model)).allowed, "the same target by another spelling"
+        sb.release(what)
+        sb.advance(3_600)
+    assert sb.decide(TARGET).allowed
+    for _ in range(2):
+        sb.record(TARGET, CallOutcome(kind="model_unavailable"))
+    assert not sb.decide(TARGET).allowed
+
+
+def test_a_hold_that_comes_while_another_thread_decides_is_not_missed() -> None:
+    """Threads that ask while holds come and go never keep a stale `free` (the generation settles the race)."""
+    sb = standalone()
+    entry = hold_entry(TARGET, end_ms=sb.mirror.now_ms() + 5_000)
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            sb.decide(TARGET)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(3_000):
+            sb.mirror.put(TARGET.key, entry)
+            assert not sb.decide(TARGET).allowed
+            sb.mirror.put(TARGET.key, None)
+    finally:
+        sys.setswitchinterval(before)
+        stop.set()
+        for thread in threads:
+            thread.join()

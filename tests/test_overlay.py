@@ -37,6 +37,7 @@ class Rig:
         self.overlay.cluster_changed(key, old, entry)
 
     def decide(self, target: Target = TARGET) -> Decision:
+        self.overlay.fold()
         own = [self.overlay.entry(key, self.now_ms) if key in self.overlay.marked else None for key in target.keys]
         return decide_entries(own, self.now_ms, source="local")
 

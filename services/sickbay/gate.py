@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from sickbay_events import Decision, GateEntry, NameRefused, Target
 from sickbay_events.names import at_machine
@@ -19,6 +19,15 @@ _log = logging.getLogger("sickbay.gate")
 
 KNOWN_MAX: Final = 131_072
 """Targets whose scope keys are kept; when there are more, all are learnt anew."""
+
+
+class _Known(NamedTuple):
+    """What is remembered of a target that was asked about."""
+
+    keys: tuple[str, str, str]
+    """Scope keys of host, credential and model."""
+    canonical: Target | None
+
 
 Denied = Callable[[Target, Decision], None]
 
@@ -48,34 +57,29 @@ class Gate:
         self._monotonic = monotonic
         self._entries = mirror.entries
         self._marked = overlay.marked
-        self._keys: dict[Target, tuple[str, ...]] = {}
+        self._keys: dict[Target, _Known] = {}
+        # Targets of which nothing is held or pending. One look into this set is all that most decisions need; who
+        # changes anything of a target takes it out. The generation settles races between threads: it is raised
+        # between a change and the taking out.
+        self._free: set[Target] = set()
+        self._generation = 0
+        mirror.listen(changed=lambda key, _old, _new: self._touch(key))
+        overlay.on_marked = self._touch
 
     def decide(self, target: Target) -> Decision:
         """Decide by SPEC 5.1. No I/O, never raises; a fault in here lets the call pass, logged and counted."""
         try:
-            keys = self._keys.get(target)
-            if not keys:
-                keys = self._learn(target)
-                if not keys:
-                    return self._answer("no_target")
-            host, credential, model = keys
-            entries, marked = self._entries, self._marked
-            if (
-                model in entries
-                or host in entries
-                or credential in entries
-                or (marked and (model in marked or host in marked or credential in marked))
-            ):
-                return self._weigh(target, keys)
-            mirror = self._mirror
-            age_s = self._monotonic() - mirror.fresh_at_s
-            return Decision(
-                allowed=True,
-                reason="ok",
-                seq=mirror.seq,
-                age_s=age_s,
-                source="cluster" if mirror.is_heard and age_s <= STALE_S else "stale",
-            )
+            if target in self._free or self._is_free(target):
+                mirror = self._mirror
+                age_s = self._monotonic() - mirror.fresh_at_s
+                return Decision(
+                    allowed=True,
+                    reason="ok",
+                    seq=mirror.seq,
+                    age_s=age_s,
+                    source="cluster" if mirror.is_heard and age_s <= STALE_S else "stale",
+                )
+            return self._weigh(target)
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
             self.counts["failed"] += 1
             if self.counts["failed"] in (1, 10, 100) or self.counts["failed"] % 1000 == 0:
@@ -94,24 +98,57 @@ class Gate:
     def _source(self) -> Literal["cluster", "stale"]:
         return "stale" if self._mirror.is_stale else "cluster"
 
-    def _learn(self, target: Target) -> tuple[str, ...]:
-        """Scope keys of a target, widest first; empty if it is none."""
+    def _touch(self, key: str) -> None:
+        """Something of this scope changed: its targets are looked at anew."""
+        self._generation += 1
+        if key.count(".") < 2:
+            self._free.clear()
+        else:
+            self._free.discard(Target.of_key(key))
+
+    def _is_free(self, target: Target) -> bool:
+        """Whether nothing is known of any of the target's scopes; remembers it if so."""
+        generation = self._generation
+        known = self._keys.get(target) or self._learn(target)
+        if known is None:
+            return False
+        for key in known.keys:
+            if key in self._entries or key in self._marked:
+                return False
+        if known.canonical is not None:
+            self._free.add(known.canonical)
+            if generation != self._generation:
+                self._free.discard(known.canonical)
+        return True
+
+    def _learn(self, target: Target) -> _Known | None:
+        """Scope keys of a target; None if it is none."""
         if target.is_empty:
             self.counts["no_target"] += 1
-            return ()
+            return None
         try:
-            keys = self.target_of(target).keys
+            named = self.target_of(target)
+            keys = named.keys
         except NameRefused as error:
             if not self.counts["name_refused"]:
                 _log.warning("asked about a target whose name cannot be used (further ones are counted): %s", error)
             self.counts["name_refused"] += 1
-            return ()
+            return None
         if len(self._keys) >= KNOWN_MAX:
             self._keys.clear()
-        self._keys[target] = keys
-        return keys
+            self._free.clear()
+        # Only a target that its key leads back to can be taken out of the free ones by that key.
+        canonical = named if named == target and Target.of_key(keys[2]) == target else None
+        known = self._keys[target] = _Known(keys, canonical)
+        return known
 
-    def _weigh(self, target: Target, keys: tuple[str, ...]) -> Decision:
+    def _weigh(self, target: Target) -> Decision:
+        known = self._keys.get(target)
+        if known is None:
+            return self._answer("no_target")
+        keys = known.keys
+        if self._overlay.is_pending:
+            self._overlay.fold()
         now_ms = self._mirror.now_ms()
         cluster = [_alive(self._entries.get(key), now_ms) for key in keys]
         own = [self._overlay.entry(key, now_ms) if key in self._marked else None for key in keys]

@@ -60,6 +60,8 @@ class Overlay:
     def __init__(self, *, now_ms: Callable[[], int], cluster: Mapping[str, GateEntry], replica: str = "") -> None:
         self.marked: set[str] = set()
         """Scope keys of which a decision has to ask: those with an entry or with outcomes not folded yet."""
+        self.on_marked: Callable[[str], None] = _nobody
+        """Told of each scope key that is marked from now on."""
         self.seq = 0
         """This replica's own counter; its value when a call starts is the call's local `seen_seq`."""
         self.counts: Counter[str] = Counter()
@@ -90,7 +92,7 @@ class Overlay:
         with self._lock:
             self.seq += 1
             self._pending.append((self.seq, self._now_ms(), target, event))
-            self.marked.update(target.keys)
+            self._mark_key(target.key)
             if n:
                 self._unacknowledged[n] = self.seq
                 if len(self._unacknowledged) > UNACKNOWLEDGED_MAX:
@@ -111,6 +113,16 @@ class Overlay:
                 self._loop.call_soon_threadsafe(self.fold)
         except RuntimeError:
             self._loop = None  # closed: from now on decisions fold what is pending
+
+    def _mark_key(self, key: str) -> None:
+        if key not in self.marked:
+            self.marked.add(key)
+            self.on_marked(key)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether outcomes wait to be folded."""
+        return bool(self._pending)
 
     def fold(self) -> None:
         """Fold what is pending. Never raises: what a fold cannot take is counted and passed."""
@@ -136,8 +148,6 @@ class Overlay:
     def entry(self, key: str, now_ms: int) -> GateEntry | None:
         """This replica's own entry of a scope, without what has ended; None if there is nothing."""
         with self._lock:
-            if self._pending:
-                self.fold()
             entry = self._fleet.entry(key)
             if entry is not None and entry.expires_ms <= now_ms:
                 entry = None
@@ -253,7 +263,7 @@ class Overlay:
         if entry is None:
             self.marked.discard(key)
         else:
-            self.marked.add(key)
+            self._mark_key(key)
         for rule, hold in holds.items():
             mark = self._mark(key, rule)
             if mark is None or mark.began_seq != hold.began_seq:
@@ -279,6 +289,10 @@ class Overlay:
             same.remove(mark)
         if not same:
             self._by_began.pop(mark.began_seq, None)
+
+
+def _nobody(_key: str) -> None:
+    """Nobody listens yet."""
 
 
 def _nested(key: str) -> list[str]:
