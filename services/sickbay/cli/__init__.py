@@ -17,6 +17,7 @@ from ..operate import ActRefused
 from .act import add as add_acts
 from .base import SaysNo, error_console
 from .demo.run import add as add_demo
+from .doctor import add as add_doctor
 from .files import add as add_files
 from .look import add as add_looks
 from .serve import add as add_serve
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for add in (add_demo, add_serve, add_looks, add_acts, add_files, add_words):
+for add in (add_demo, add_serve, add_looks, add_acts, add_files, add_doctor, add_words):
     add(app)
 
 _USAGE = (ActRefused, SettingRefused, OptionsError)

@@ -173,7 +173,7 @@ def _scope_cells(scope: dict[str, Any]) -> list[tuple[object, ...]]:
         state = _state(hold)
         left = seconds(hold["left_s"]) if hold["phase"] == "held" else ""
         found.append((*name, state, left, _because(hold), hold["began_seq"]))
-    if not found and "outcomes" in scope:
+    if not found and scope.get("last_event_seq"):
         strikes = f"{scope['strikes']} of {scope['threshold']} strikes" if scope["strikes"] else "usable"
         found.append(
             (*name, strikes, "", f"{scope['answers']} of {scope['outcomes']} answered", scope["last_event_seq"])
