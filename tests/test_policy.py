@@ -11,7 +11,7 @@ import pytest
 
 from sickbay_events import Policy, PolicyRefused
 from sickbay_events.derived import RULES
-from sickbay_events.policy import keys
+from sickbay_events.policy import _ORDERED, keys
 
 KEYS = {key: (default, accepted, meaning) for key, default, accepted, meaning in keys()}
 NUMBERS = [key for key, (default, _, _) in KEYS.items() if type(default) in (int, float)]
@@ -20,8 +20,10 @@ SWITCHES = [key for key, (default, _, _) in KEYS.items() if isinstance(default, 
 
 
 def data(key: str, value: object) -> dict[str, Any]:
+    """One value; the partner of a pair that must be in order gets the same one."""
     section, name = key.split(".")
-    return {section: {name: value}}
+    partners = {pair[1] if pair[0] == name else pair[0] for at, *pair in _ORDERED if at == section and name in pair}
+    return {section: {name: value, **dict.fromkeys(partners, value)}}
 
 
 def bounds(key: str) -> tuple[Any, Any]:
@@ -58,7 +60,8 @@ def test_every_key_says_what_it_does_and_accepts_its_default(key: str) -> None:
     default, accepted, meaning = KEYS[key]
     assert meaning, "a person reads this in `policy explain`"
     assert accepted
-    made = Policy.from_data(data(key, list(default) if isinstance(default, tuple) else default))
+    section, name = key.split(".")
+    made = Policy.from_data({section: {name: list(default) if isinstance(default, tuple) else default}})
     assert made == Policy()
 
 
@@ -149,6 +152,22 @@ def test_what_no_policy_has_is_refused_with_its_path(policy: dict[str, Any], key
     error = refused(policy)
     assert error.key == key
     assert error.accepted.startswith(accepted)
+
+
+@pytest.mark.parametrize(("section", "low", "high"), _ORDERED, ids=lambda value: value)
+def test_two_values_that_contradict_each_other_are_refused(section: str, low: str, high: str) -> None:
+    default = getattr(getattr(Policy(), section), high)
+    for policy, path in (
+        ({section: {low: default + 1}}, ""),
+        ({"host": {"h": {section: {low: default + 1}}}}, "host.h."),
+        ({"model": {"m": {section: {low: default + 1}}}}, "model.m."),
+    ):
+        if path and section not in ("rejections", "credential", "throttles", "breaker", "degraded", "health"):
+            continue
+        error = refused(policy)
+        assert error.key == f"{path}{section}.{low}"
+        assert error.accepted == f"at most {section}.{high}, which is {default:g}"
+    assert Policy.from_data({section: {low: default, high: default}})
 
 
 def test_an_invalid_value_refuses_the_whole_policy() -> None:

@@ -205,6 +205,21 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
 _PER_TARGET: Final = ("rejections", "credential", "throttles", "breaker", "degraded", "health", "shadow")
 """Sections that a host or a model may override; the others are the fleet's."""
 
+_ORDERED: Final = (
+    ("rejections", "hold_s", "cap_s"),
+    ("credential", "hold_s", "cap_s"),
+    ("throttles", "hint_s", "cap_s"),
+    ("throttles", "quota_hint_s", "quota_cap_s"),
+    ("breaker", "hold_s", "cap_s"),
+    ("breaker", "low_share_percent", "share_percent"),
+    ("breaker", "share_attempts", "low_share_attempts"),
+    ("degraded", "hold_s", "cap_s"),
+    ("degraded", "bad", "checkable"),
+    ("health", "idle_s", "unknown_s"),
+    ("overlay", "extra_s", "cap_s"),
+)
+"""Section and two of its keys, of which the first may not be above the second."""
+
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Every number of the rules. `Policy()` has the defaults."""
@@ -241,7 +256,21 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 made[key] = _converted(key, value, tuple[str, ...], "a list of host names")
             else:
                 raise _unknown(key, key, (*_SECTIONS, "host", "model", "single_credential"))
-        return cls(**made)
+        policy = cls(**made)
+        policy._check_order()
+        return policy
+
+    def _check_order(self) -> None:
+        """What one value says of another, for the fleet and for each override on top of it."""
+        tables = [("", self)]
+        tables += [(f"host.{name}.", self.for_target(name, "")) for name in self.host]
+        tables += [(f"model.{name}.", self.for_target("", name)) for name in self.model]
+        for path, policy in tables:
+            for section, low, high in _ORDERED:
+                values = getattr(policy, section)
+                if getattr(values, low) > getattr(values, high):
+                    accepted = f"at most {section}.{high}, which is {getattr(values, high):g}"
+                    raise PolicyRefused(f"{path}{section}.{low}", getattr(values, low), accepted)
 
     @classmethod
     def from_toml(cls, text: str) -> Policy:
