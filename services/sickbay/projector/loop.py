@@ -364,7 +364,12 @@ class Projector:
 
     def _compare_file(self) -> None:
         """Say once for each policy in force how the file differs from it."""
-        if self._file is None or not self.caught_up or self._file_compared == self.fleet.policy_seq:
+        if (
+            self._file is None
+            or not self.caught_up
+            or not self.fleet.seq
+            or self._file_compared == self.fleet.policy_seq
+        ):
             return
         self._file_compared = self.fleet.policy_seq
         keys = differing_keys(self._file, self.fleet.policy)
