@@ -1,4 +1,4 @@
-"""What the README shows runs, in order, against the real services, and prints what it says."""
+"""What the README and the page for routers show runs, in order, against the real services, and prints what it says."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+ROUTERS = (ROOT / "docs" / "routers.md").read_text(encoding="utf-8")
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "sickbay")
 START_LIMIT_S = 30
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,15 @@ def test_what_the_readme_shows_runs_and_prints_what_it_says(environment: dict[st
         assert shape(done.stdout) == shape(expected), f"sickbay {command} printed\n{done.stdout}"
     # The second one meets the hold that the first one brought about, and goes on to the next target.
     assert "Hello." in python(second, environment)
+
+
+@pytest.mark.parametrize("number", range(len(blocks("python", ROUTERS))))
+def test_what_the_page_for_routers_shows_runs(number: int, environment: dict[str, str]) -> None:
+    code = blocks("python", ROUTERS)[number]
+    printed = python(code, environment).splitlines()
+    # Where a comment says what is printed, that is what is printed.
+    for said in re.findall(r"print\(.*\)  # (.*)", code):
+        assert said in printed
 
 
 def test_the_first_screen_shows_code_that_runs() -> None:

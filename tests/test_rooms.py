@@ -99,7 +99,7 @@ class Blocker:
         if name.partition(".")[0] in {EXTRAS + ALSO_HEAVY!r}:
             raise ModuleNotFoundError(f"{{name}} is not installed here", name=name)
 sys.meta_path.insert(0, Blocker())
-import sickbay, sickbay.testing
+import sickbay, sickbay.sync, sickbay.testing
 for name in sickbay.__all__:
     getattr(sickbay, name)
 loaded = {{name for name in sys.modules if name.partition(".")[0] in {EXTRAS + ALSO_HEAVY!r}}}
