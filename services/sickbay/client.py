@@ -125,6 +125,8 @@ class Sickbay:
     async def close(self, limit_s: float = CLOSE_LIMIT_S) -> Left:
         """Hand over what was recorded within `limit_s` and close the connection; what is left. Never raises."""
         left = await self.reporter.close(limit_s)
+        if getattr(self.reporter, "is_forked", False):
+            return left  # a child process: even to close it here would take the socket from the parent's loop
         await self.mirror.stop()
         if self.link is not None:
             await self.link.close()

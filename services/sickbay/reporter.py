@@ -90,9 +90,12 @@ class Reporter:
     """
 
     def __init__(self, link: Link, *, replica: str, capacity: int = CAPACITY, on_ack: OnAck | None = None) -> None:
-        if not replica:
+        try:
+            named = bool(replica) and bool(token(replica))
+        except NameRefused:
+            named = False
+        if not named:
             raise NameRefused("replica", replica, "a name of 1 to 256 bytes, unique in the fleet")
-        token(replica)
         self.boot: Final = os.urandom(8).hex()
         """16 hex digits that tell this process's events from all others; an event's id is `<boot>-<n>`."""
         self.replica = replica

@@ -1,0 +1,228 @@
+"""Sickbay for code without an event loop: threaded routers, seeders, cron jobs.
+
+    import sickbay.sync
+
+    sb = sickbay.sync.connect("nats://...", replica="router-1")
+    with sb.attempt(target, limit_s=60) as attempt:        # raises Held if the target may not be called
+        attempt.response(status, headers, body)
+    left = sb.close()                                      # or at the interpreter's exit, by itself
+
+The connection lives in one background thread. `decide`, `attempt` and `record` do not wait for that thread.
+A forked child (gunicorn, multiprocessing) makes its own connection and its own boot when it is first used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotInTime
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from sickbay_events import Decision, Target
+
+from .attempt import Attempt
+from .client import Sickbay
+from .client import connect as connect_async
+from .outbox import Reportable
+from .reporter import CLOSE_LIMIT_S, Counts, Left
+
+__all__ = ["SyncSickbay", "connect"]
+
+_log = logging.getLogger("sickbay.sync")
+
+STOP_S: Final = 3.0
+"""For closing the connection and ending the thread, beyond the limit for handing over."""
+
+_T = TypeVar("_T")
+
+
+class _Side:
+    """One process's own connection, with the thread and the loop it lives in."""
+
+    def __init__(self, made: Sickbay) -> None:
+        self.pid = os.getpid()
+        self.sickbay = made
+        self.loop: asyncio.AbstractEventLoop | None = asyncio.new_event_loop()
+        # The loop resolves host names in a thread. It is started here, since none can be once the
+        # interpreter ends, which a short script does before its connection stands.
+        resolver = ThreadPoolExecutor(1, "sickbay-resolver")
+        resolver.submit(bool)
+        self.loop.set_default_executor(resolver)
+        self._stop = asyncio.Event()
+        self._begun = threading.Event()
+        # A daemon, since the interpreter would wait for any other thread before it tells us that it ends.
+        self._thread = threading.Thread(target=self._run, args=(self.loop,), name="sickbay", daemon=True)
+        self._thread.start()
+        self._begun.wait()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._live())
+            for task in (tasks := asyncio.all_tasks(loop)):
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        except Exception:  # noqa: BLE001 - a router goes on without its connection
+            _log.exception("the connection's thread ended")
+        finally:
+            self._begun.set()
+            self.loop = None
+            loop.close()
+
+    async def _live(self) -> None:
+        await self.sickbay.__aenter__()
+        self._begun.set()
+        await self._stop.wait()
+
+    def call(self, work: Coroutine[Any, Any, _T], limit_s: float | None, otherwise: _T) -> _T:
+        """Run something in the loop and wait for it; `otherwise` if there is no loop any more or no time."""
+        if self.loop is None:
+            work.close()
+            return otherwise
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result(limit_s)
+        except NotInTime:
+            future.cancel()
+            return otherwise
+
+    def close(self, limit_s: float) -> Left:
+        """Hand over what is there and end the thread."""
+        lost = Left({"unknown": self.sickbay.reporter.counts.queued})
+        left = self.call(self.sickbay.close(limit_s), limit_s + STOP_S, lost)
+        if self.loop is not None:
+            self.loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(STOP_S)
+        return left
+
+
+class SyncSickbay:
+    """Made by `connect`. Everything may be used from any thread, and in a forked child."""
+
+    def __init__(self, make: Callable[[], Sickbay], exit_limit_s: float) -> None:
+        self._make, self._exit_limit_s = make, exit_limit_s
+        self._lock = threading.Lock()
+        self._closed = False
+        self._side = _Side(make())
+        _open.add(self)
+
+    def decide(self, target: Target) -> Decision:
+        """May the target be called now? No I/O, never raises."""
+        return self._own().sickbay.decide(target)
+
+    def attempt(self, target: Target, limit_s: float | None = 60.0, **options: Any) -> Attempt:
+        """One attempt, to be entered with `with`; raises `Held` there if the target may not be called.
+
+        The options are those of `Sickbay.attempt`.
+        """
+        return self._own().sickbay.attempt(target, limit_s, **options)
+
+    def record(self, target: Target, event: Reportable) -> None:
+        """Report what the caller judged by himself. Never blocks, never raises; bad input is counted and logged."""
+        self._own().sickbay.record(target, event)
+
+    def ready(self, timeout_s: float | None = None) -> bool:
+        """Wait until the cluster's holds are known; False if that took longer than `timeout_s` seconds."""
+        side = self._own()
+        return side.call(side.sickbay.ready(timeout_s), None if timeout_s is None else timeout_s + STOP_S, False)
+
+    @property
+    def counts(self) -> Counts:
+        """What became of all that was recorded by this process."""
+        return self._own().sickbay.reporter.counts
+
+    @property
+    def sickbay(self) -> Sickbay:
+        """The connection of this process, for a look inside; only what is said there of threads may be used."""
+        return self._own().sickbay
+
+    def close(self, limit_s: float = CLOSE_LIMIT_S) -> Left:
+        """Hand over what was recorded within `limit_s` seconds and close; what is left. Never raises.
+
+        Afterwards `decide` answers from what it knew, as `stale`, and `record` rejects.
+        """
+        _open.discard(self)
+        with self._lock:
+            closed, self._closed = self._closed, True
+            side = self._side
+        if closed or side.pid != os.getpid():
+            return Left({})  # a child that never used it has nothing of its own to hand over
+        return side.close(limit_s)
+
+    def __enter__(self) -> Self:
+        """The connection stands in the background already, or will."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, as `close()` does."""
+        self.close()
+
+    def _own(self) -> _Side:
+        side = self._side
+        return side if side.pid == os.getpid() else self._anew()
+
+    def _anew(self) -> _Side:
+        """In a forked child: a connection of its own, at its first use. The parent's is left as it is: even to
+        close it here would take its socket from the parent's loop."""
+        with self._lock:
+            side = self._side
+            if side.pid == os.getpid() or self._closed:
+                return side
+            _inherited.append(side)  # kept for ever, so that nothing of it is collected and closed
+            try:
+                self._side = _Side(self._make())
+            except Exception:  # noqa: BLE001 - nothing on a router's request path raises
+                _log.exception("no connection of its own for this child process; its outcomes are not recorded")
+                self._closed = True
+                _open.discard(self)
+            return self._side
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()  # another thread of the parent may hold the old one for ever
+
+    def _at_exit(self) -> None:
+        if self._side.pid == os.getpid():
+            self.close(self._exit_limit_s)
+
+
+def connect(
+    url: str | None = None, replica: str | None = None, *, exit_limit_s: float = CLOSE_LIMIT_S, **options: Any
+) -> SyncSickbay:
+    """A connection for code without an event loop; begins in the background and returns at once.
+
+    exit_limit_s   how long the interpreter's exit may take to hand over what is left, if `close` was not called
+
+    `url`, `replica` and the options are those of `sickbay.connect`, and so is what it raises: something for what
+    cannot be used, nothing for a server that is not there.
+    """
+    return SyncSickbay(lambda: connect_async(url, replica, **options), exit_limit_s)
+
+
+_open: Final[set[SyncSickbay]] = set()
+_inherited: Final[list[_Side]] = []
+
+
+def _close_all() -> None:
+    for sickbay in list(_open):
+        sickbay._at_exit()
+
+
+def _after_fork_in_child() -> None:
+    for sickbay in list(_open):
+        sickbay._after_fork()
+
+
+# atexit comes too late: by then the threads that resolve host names have been stopped, and a multiprocessing
+# child does not run it at all. The hook that concurrent.futures itself uses (it is imported above, so that ours
+# is called first) comes in time; it is private, hence the default.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)
