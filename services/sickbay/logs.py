@@ -44,12 +44,12 @@ class HoldLog:
         after = {(hold.rule, hold.began_seq): hold for hold in new.holds} if new else {}
         for name, hold in after.items():
             if name not in before and hold.end_ms > now_ms:
-                self._held(key, hold, now_ms)
+                self._held(key, new, hold, now_ms)
         for name, hold in before.items():
             if name not in after and (hold.end_ms > now_ms or hold.proof) and new is not None and not after:
                 self._released(key, hold, new)
 
-    def _held(self, key: str, hold: HoldView, now_ms: int) -> None:
+    def _held(self, key: str, entry: GateEntry | None, hold: HoldView, now_ms: int) -> None:
         if not self._is_loaded():
             self._found += 1
             if self._found > LOADED_MAX:
@@ -58,7 +58,7 @@ class HoldLog:
         by = f", by {hold.actor}: {hold.reason}" if hold.actor else ""
         _log.warning(
             "held %s: %s, %d %s, last status %s, %.1f s%s%s",
-            key,
+            _name(entry, key),
             hold.rule,
             hold.count,
             hold.kind or "",
@@ -82,7 +82,7 @@ class HoldLog:
     def _released(self, key: str, hold: HoldView, new: GateEntry) -> None:
         _log.info(
             "released %s: %s, by %s",
-            key,
+            _name(new, key),
             hold.rule,
             new.by or "the cluster",
             extra={"event": "released", "scope": key, "rule": hold.rule, "by": new.by, "began_seq": hold.began_seq},
@@ -95,6 +95,13 @@ class HoldLog:
                 "%d holds stand, of which %d are listed above", self._found, LOADED_MAX,
                 extra={"event": "loaded", "holds": self._found},
             )  # fmt: skip
+
+
+def _name(entry: GateEntry | None, key: str) -> str:
+    """A scope as people write it."""
+    if entry is None:
+        return key
+    return f"{entry.provider} / {entry.model}" if entry.model else entry.provider
 
 
 class CallLog:
