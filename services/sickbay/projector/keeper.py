@@ -39,6 +39,7 @@ ENSURE_EVERY_S: Final = 0.5
 CATCH_UP_S: Final = 5.0
 SNAPSHOT_EVENTS: Final = 50_000
 SNAPSHOT_EVERY_S: Final = 30.0
+SNAPSHOT_RETRY_S: Final = 1.0
 HAND_OVER_S: Final = 2.0
 REQUEST_S: Final = 2.0
 
@@ -84,7 +85,7 @@ class Keeper:
                 self._woken.clear()
                 now_s = time.monotonic()
                 try:
-                    await self._tick(overslept=now_s - last_s > OVERSLEPT_S)
+                    await self._p.while_connected(self._tick(overslept=now_s - last_s > OVERSLEPT_S))
                 except TROUBLE as error:
                     self._p.say(error)
                     self.ensure_wanted = True
@@ -262,12 +263,14 @@ class Keeper:
             compression=snapshots.compression(),
             size=len(state),
         )
-        self.snapshot_seq, self._snapshot_s = info.seq, time.monotonic()
         try:
             await snapshots.store(client, info, state)
         except TROUBLE as error:
             p.say(error)
             self.ensure_wanted = True
+            await asyncio.sleep(SNAPSHOT_RETRY_S)
+        else:
+            self.snapshot_seq, self._snapshot_s = info.seq, time.monotonic()
 
     async def hand_over(self) -> None:
         """At the end: tell what is still to be told, store the state, say that nobody writes now."""

@@ -14,9 +14,9 @@ import logging
 import secrets
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from nats.aio.client import Client
 
@@ -43,6 +43,7 @@ from .trouble import TROUBLE
 from .writer import GateWriter
 
 _log = logging.getLogger("sickbay.projector")
+T = TypeVar("T")
 
 MARK_EVERY: Final = 16_384
 """The digest of the whole state is taken at multiples of this, so that two projectors can be compared."""
@@ -114,6 +115,8 @@ class Projector:
         self._round: asyncio.Task[None] | None = None
         self._why = ""
         self._folded_more = asyncio.Event()
+        self._lost = asyncio.Event()
+        link.listen(disconnected=self._lost.set)
 
     # -- the public face -------------------------------------------------------------------------------
 
@@ -221,12 +224,15 @@ class Projector:
         elif error is not None:
             raise error
         if why:
-            self.rebuilds += 1
-            self.last_rebuild = why
             self.loaded = self.caught_up = False
             self.writer.demote()
-            _log.warning("the state is built anew: %s", why)
+            self._note_rebuild(why)
         return bool(why)
+
+    def _note_rebuild(self, why: str) -> None:
+        self.rebuilds += 1
+        self.last_rebuild = why
+        _log.warning("the state is built anew: %s", why)
 
     def say(self, error: BaseException) -> None:
         """Something the server did; what follows from it is done elsewhere."""
@@ -237,9 +243,9 @@ class Projector:
 
     async def _read_log(self) -> None:
         client = await self.link.wait_connected()
-        await ensure(client, self.limits)
+        await self.while_connected(ensure(client, self.limits))
         if not self.loaded:
-            await self._load(client)
+            await self.while_connected(self._load(client))
         reader = LogReader(
             self.link,
             LOG,
@@ -261,7 +267,9 @@ class Projector:
             _log.info("the policy file is the log's first event")
         log = await JetStreamApi(client, timeout_s=REQUEST_S).stream_at(LOG)
         told_last_seq, mark, _ = await read_end(client, log.created_at)
-        found = await newest_fit(client, log, told_last_seq)
+        found, why = await newest_fit(client, log, told_last_seq)
+        if found is None and why and not self.rebuilds:
+            self._note_rebuild(f"no snapshot can be used: {why}")
         self.fleet, self.time_ns = found or (Fleet(Policy()), 0)
         self.keeper.snapshot_seq = self.fleet.seq
         self.log = log
@@ -352,6 +360,22 @@ class Projector:
         if self.dead.counts[poison.reason] == 0 or not self.dead.enabled:
             _log.warning("event %d on %s cannot be read and is passed: %s", seq, subject, poison.reason)
         self.dead.add(poison, At(self.log.created_at, seq, subject), payload)
+
+    async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it, but give up at once when the connection is lost: no answer will come. Raises
+        `ConnectionResetError` then."""
+        self._lost.clear()
+        task = asyncio.ensure_future(work)
+        lost = asyncio.ensure_future(self._lost.wait())
+        try:
+            await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise ConnectionResetError("the connection to NATS was lost")
+        finally:
+            for waiting in (task, lost):
+                waiting.cancel()
+            await asyncio.wait([task, lost])
 
     async def folded_to(self, seq: int, timeout_s: float) -> bool:
         """Wait until the state is at `seq` or later; False if it is not in time."""

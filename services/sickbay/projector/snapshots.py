@@ -141,23 +141,26 @@ async def unfit(client: Client, info: SnapshotInfo, log: StreamAt) -> str:
     return ""
 
 
-async def newest_fit(client: Client, log: StreamAt, told_last_seq: int) -> tuple[Fleet, int] | None:
-    """The newest state that can go on with this log, with the server's time of its last event.
+async def newest_fit(client: Client, log: StreamAt, told_last_seq: int) -> tuple[tuple[Fleet, int] | None, str]:
+    """The newest state that can go on with this log, with the server's time of its last event; and why not the
+    newest of all ("" if it is that one or there is none).
 
     `told_last_seq` is the last sequence of the stream of derived events: if that was emptied, no snapshot fits
     that comes after any, so that they are derived again. Raises as `JetStreamApi` and `list_snapshots` do.
     """
+    first_why = ""
     for found in await list_snapshots(client):
         why = await unfit(client, found.info, log)
         if found.info.mark and not told_last_seq:
             why = "the derived events that came before it are gone"
         if not why:
             try:
-                return await load(client, found), found.info.time_ns
+                return (await load(client, found), found.info.time_ns), first_why
             except (ValueError, msgspec.MsgspecError) as error:
                 why = str(error)
         _log.info("snapshot at %d is not used: %s", found.info.seq, why)
-    return None
+        first_why = first_why or why
+    return None, first_why
 
 
 async def store(client: Client, info: SnapshotInfo, state: bytes) -> None:
