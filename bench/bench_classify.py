@@ -59,7 +59,11 @@ def answers() -> list[tuple[float, str]]:
         (
             best_us(
                 lambda c=case: classify(  # type: ignore[misc]
-                    status=200, headers={"content-type": c.content_type}, body=c.body, requested_model="m", provider=c.provider
+                    status=200,
+                    headers={"content-type": c.content_type},
+                    body=c.body,
+                    requested_model="m",
+                    provider=c.provider,
                 )
             ),
             case.says,
@@ -74,7 +78,10 @@ def worst() -> list[tuple[float, str]]:
         (
             best_us(
                 lambda b=body, s=status, n=name: classify(  # type: ignore[misc]
-                    status=s, headers={"content-type": "text/event-stream"} if "event" in n else {}, body=b, requested_model="m"
+                    status=s,
+                    headers={"content-type": "text/event-stream"} if "event" in n else {},
+                    body=b,
+                    requested_model="m",
                 ),
                 loops=3,
             ),
@@ -89,15 +96,18 @@ def main() -> None:
     """Print the table."""
     rows = errors()
     times = [us for us, _ in rows]
-    print(f"error bodies: {len(rows)} cases, median {statistics.median(times):.1f} us, p90 {times[len(times) * 9 // 10]:.1f} us")
+    p90 = times[len(times) * 9 // 10]
+    print(f"error bodies: {len(rows)} cases, median {statistics.median(times):.1f} us, p90 {p90:.1f} us")
     print("  slowest: " + "; ".join(f"{us:.1f} us {rule}" for us, rule in rows[-3:]))
     rows = answers()
     times = [us for us, _ in rows]
-    print(f"2xx answers: {len(rows)} cases, median {statistics.median(times):.1f} us, slowest {rows[-1][0]:.1f} us {rows[-1][1]}")
+    print(f"2xx answers: {len(rows)} cases, median {statistics.median(times):.1f} us")
+    print(f"  slowest: {rows[-1][0]:.1f} us {rows[-1][1]}")
     rows = worst()
     print("64 KiB of the worst: " + "; ".join(f"{us / 1000:.2f} ms {name}" for us, name in rows[-6:]))
     text = ("A sentence of an ordinary answer, with a few accents: é, ã, ü. " * 1100)[:65536]
-    print(f"judge_output, 64 KiB of ordinary text: {best_us(lambda: judge_output(text, finish_reason='stop'), loops=10) / 1000:.2f} ms")
+    long_ms = best_us(lambda: judge_output(text, finish_reason="stop"), loops=10) / 1000
+    print(f"judge_output, 64 KiB of ordinary text: {long_ms:.2f} ms")
     short = text[:600]
     print(f"judge_output, 600 characters: {best_us(lambda: judge_output(short, finish_reason='stop')):.1f} us")
 

@@ -1,5 +1,6 @@
 """What an answer says and about whom: each rule by cases of our own, and what must hold for every input."""
 
+# ruff: noqa: E501 - one case, one line
 from __future__ import annotations
 
 import json
@@ -9,16 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases.classify_answers import CASES, Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sickbay_events.classify import classify, family_of
+
+from cases.classify_answers import CASES, Case
+from sickbay_events.classify import classify, family_of, judge_exchange
+from sickbay_events.classify.answer import Question
 from sickbay_events.classify.habits import HABITS
 from sickbay_events.classify.rules import ERRORS
 from sickbay_events.kinds import KINDS
 from sickbay_events.verdict import Verdict
 
-ERROR_CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "cases" / "classify_errors.json").read_text("utf-8"))
+ERROR_CASES: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "cases" / "classify_errors.json").read_text("utf-8")
+)
+HABIT_CASES: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "cases" / "classify_habits.json").read_text("utf-8")
+)
 SCOPES = {"host", "credential", "model", "none"}
 
 
@@ -33,7 +41,9 @@ def ask(case: dict[str, Any], body: bytes | None = None, **headers: str) -> Verd
     )
 
 
-def error(status: int, body: Any, *, model: str = "m-9", provider: str = "", headers: dict[str, str] | None = None) -> Verdict:
+def error(
+    status: int, body: Any, *, model: str = "m-9", provider: str = "", headers: dict[str, str] | None = None
+) -> Verdict:
     sent = body if isinstance(body, str | bytes) else json.dumps(body)
     return classify(status=status, headers=headers or {}, body=sent, requested_model=model, provider=provider)
 
@@ -48,10 +58,26 @@ def test_an_error_answer_is_what_its_rule_says(case: dict[str, Any]) -> None:
         assert verdict.signature == case["signature"]
 
 
+@pytest.mark.parametrize(
+    "number", range(len(HABIT_CASES)), ids=lambda n: f"{n}-{HABIT_CASES[n]['provider']}-{HABIT_CASES[n]['status']}"
+)
+def test_a_providers_documented_codes_mean_what_it_says(number: int) -> None:
+    case = HABIT_CASES[number]
+    plain = isinstance(case["body"], str)
+    content_type = "application/json" if not plain else "text/html" if case["body"].startswith("<") else "text/plain"
+    verdict = ask(case | {"headers": {"content-type": content_type}})
+    assert verdict.kind == case["kind"], case["body"]
+    assert verdict.scope == case.get("scope", verdict.scope)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.says)
 def test_a_2xx_is_opened(case: Case) -> None:
     verdict = classify(
-        status=200, headers={"Content-Type": case.content_type}, body=case.body, requested_model="m", provider=case.provider
+        status=200,
+        headers={"Content-Type": case.content_type},
+        body=case.body,
+        requested_model="m",
+        provider=case.provider,
     )
     assert verdict.kind == case.kind, verdict
     assert verdict.checkable is case.checkable
@@ -59,12 +85,27 @@ def test_a_2xx_is_opened(case: Case) -> None:
         assert verdict.signature == case.signature
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.content_type.startswith("application/json") and case.body], ids=lambda case: case.says)
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case.content_type.startswith("application/json") and case.body],
+    ids=lambda case: case.says,
+)
 def test_a_2xx_reads_alike_as_text_and_in_every_charset(case: Case) -> None:
     """The same answer as str, with a byte-order mark, and in UTF-16 is judged alike (SPEC 3)."""
     text = case.body.decode()
-    for body, kind in ((text, ""), (b"\xef\xbb\xbf" + case.body, ""), (text.encode("utf-16"), "; charset=utf-16"), (text.encode("utf-16-le"), "")):
-        verdict = classify(status=200, headers={"content-type": "application/json" + kind}, body=body, requested_model="m", provider=case.provider)
+    for body, kind in (
+        (text, ""),
+        (b"\xef\xbb\xbf" + case.body, ""),
+        (text.encode("utf-16"), "; charset=utf-16"),
+        (text.encode("utf-16-le"), ""),
+    ):
+        verdict = classify(
+            status=200,
+            headers={"content-type": "application/json" + kind},
+            body=body,
+            requested_model="m",
+            provider=case.provider,
+        )
         assert (verdict.kind, verdict.checkable) == (case.kind, case.checkable)
 
 
@@ -73,7 +114,11 @@ def test_every_family_with_rows_has_a_case() -> None:
     assert sorted(set(HABITS) - covered) == []
 
 
-@pytest.mark.parametrize("case", [case for case in ERROR_CASES if isinstance(case["body"], dict) and case["kind"] not in ("unknown",)], ids=lambda case: case["rule"])
+@pytest.mark.parametrize(
+    "case",
+    [case for case in ERROR_CASES if isinstance(case["body"], dict) and case["kind"] not in ("unknown",)],
+    ids=lambda case: case["rule"],
+)
 def test_a_body_cut_at_300_characters_is_still_classified(case: dict[str, Any]) -> None:
     """Where the cut leaves the evidence, the kind is the same; the model is never declared dead by the cut."""
     whole = json.dumps(case["body"], ensure_ascii=False)
@@ -85,7 +130,16 @@ def test_a_body_cut_at_300_characters_is_still_classified(case: dict[str, Any]) 
         assert verdict.kind == case["kind"] or verdict.kind != "model_unavailable"
 
 
-@pytest.mark.parametrize(("codec", "text"), [("gbk", "模型不存在，请检查模型代码"), ("gb18030", "模型不存在"), ("utf-8", "模型不存在"), ("utf-16", "模型不存在"), ("big5", "模型不存在")])
+@pytest.mark.parametrize(
+    ("codec", "text"),
+    [
+        ("gbk", "模型不存在，请检查模型代码"),
+        ("gb18030", "模型不存在"),
+        ("utf-8", "模型不存在"),
+        ("utf-16", "模型不存在"),
+        ("big5", "模型不存在"),
+    ],
+)
 def test_a_declared_charset_is_read(codec: str, text: str) -> None:
     body = json.dumps({"error": {"message": text}}, ensure_ascii=False).encode(codec, "replace")
     verdict = error(400, body, headers={"Content-Type": f"application/json; charset={codec}"})
@@ -131,7 +185,10 @@ NOT_ABOUT_THE_MODEL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("provider", ["", "openai", "anthropic", "google_gemini", "openrouter", "vllm", "mistral", "litellm", "xai", "moonshot"])
+@pytest.mark.parametrize(
+    "provider",
+    ["", "openai", "anthropic", "google_gemini", "openrouter", "vllm", "mistral", "litellm", "xai", "moonshot"],
+)
 @pytest.mark.parametrize("status", [400, 404, 422, 500])
 def test_what_is_not_about_the_model_never_declares_it_dead(provider: str, status: int) -> None:
     for text in NOT_ABOUT_THE_MODEL:
@@ -141,10 +198,17 @@ def test_what_is_not_about_the_model_never_declares_it_dead(provider: str, statu
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-@pytest.mark.parametrize("provider", ["api.openai.com", "anthropic", "groq", "bedrock", "dashscope", "mistral", "openrouter.ai#team-a"])
+@pytest.mark.parametrize(
+    "provider", ["api.openai.com", "anthropic", "groq", "bedrock", "dashscope", "mistral", "openrouter.ai#team-a"]
+)
 def test_a_strangers_401_403_404_says_nothing(provider: str, status: int) -> None:
     """SPEC 3: a shape foreign to a known provider is the network in between."""
-    for body in ("Access denied", "<html><body>Blocked by policy</body></html>", "Model m-9 not found", "<h1>404 Not Found</h1>nginx"):
+    for body in (
+        "Access denied",
+        "<html><body>Blocked by policy</body></html>",
+        "Model m-9 not found",
+        "<h1>404 Not Found</h1>nginx",
+    ):
         verdict = error(status, body, provider=provider)
         assert (verdict.kind, verdict.scope, verdict.signature) == ("unknown", "none", "foreign_shape"), body
 
@@ -200,7 +264,9 @@ def test_a_host_or_a_label_names_a_family(provider: str, family: str) -> None:
         ({"date": "Mon, 30 Nov 2026 12:00:00 GMT"}, {"error": {"message": "resets at 2026-11-30T13:00:00Z"}}, 3600, "body"),
     ],
 )  # fmt: skip
-def test_a_wait_is_read_wherever_it_is_said(headers: dict[str, str], body: Any, wait: float | None, said_in: str | None) -> None:
+def test_a_wait_is_read_wherever_it_is_said(
+    headers: dict[str, str], body: Any, wait: float | None, said_in: str | None
+) -> None:
     """SPEC 4.2. Moments are counted from the answer's own Date header, since no clock is read."""
     verdict = error(429, body, headers=headers)
     assert verdict.retry_after_s == (None if wait is None else pytest.approx(wait))
@@ -208,7 +274,12 @@ def test_a_wait_is_read_wherever_it_is_said(headers: dict[str, str], body: Any, 
 
 
 def test_a_wait_of_what_no_wait_clears_is_not_told() -> None:
-    assert error(401, {"error": {"message": "invalid api key, try again in 15 minutes"}}, headers={"retry-after": "60"}).retry_after_s is None
+    assert (
+        error(
+            401, {"error": {"message": "invalid api key, try again in 15 minutes"}}, headers={"retry-after": "60"}
+        ).retry_after_s
+        is None
+    )
 
 
 def test_headers_of_any_kind_are_read() -> None:
@@ -224,12 +295,19 @@ def test_headers_of_any_kind_are_read() -> None:
 
 
 def test_a_code_is_a_machine_code_and_never_holds_a_secret() -> None:
-    for code in ("model_not_found", "Throttling.AllocationQuota", "RESOURCE_EXHAUSTED", "InternalError.Algo", "1113", "invalid_request_error"):
+    for code in (
+        "model_not_found",
+        "Throttling.AllocationQuota",
+        "RESOURCE_EXHAUSTED",
+        "InternalError.Algo",
+        "1113",
+        "invalid_request_error",
+    ):
         assert error(500, {"error": {"code": code, "message": "x"}}).code == code
     for secret in (
         "sk-proj-abcdefghijklmnopqrstuvwx", "AIzaSyA1234567890abcdefghijklmnopqrstuv", "AKIAIOSFODNN7EXAMPLE", "a" * 65,
         "0123456789abcdef0123456789abcdef", "free text with words", "eyJhbGciOiJIUzI1NiJ9", "token_abcdefghijklmnopqrstuv", "x\ny",
-        "Ab3dE5gH7jK9mN1pQ3sT5vW7", "jane@example.com",
+        "Ab3dE5gH7jK9mN1pQ3sT5vW7", "jane@example.com", "a" + "1" * 60 + "!", "sk_" + "a" * 20,
     ):  # fmt: skip
         verdict = error(500, {"error": {"code": secret, "message": "x"}})
         assert verdict.code is None, secret
@@ -258,7 +336,10 @@ def check(verdict: Verdict) -> None:
 
 
 def _mutations(chance: random.Random, count: int) -> list[tuple[int | None, bytes]]:
-    seeds = [(case["status"], (case["body"] if isinstance(case["body"], str) else json.dumps(case["body"])).encode()) for case in ERROR_CASES]
+    seeds = [
+        (case["status"], (case["body"] if isinstance(case["body"], str) else json.dumps(case["body"])).encode())
+        for case in ERROR_CASES
+    ]
     seeds += [(200, case.body) for case in CASES]
     made: list[tuple[int | None, bytes]] = []
     for _ in range(count):
@@ -274,7 +355,21 @@ def _mutations(chance: random.Random, count: int) -> list[tuple[int | None, byte
             elif how == 2:
                 data = data[:at]
             elif how == 3:
-                data[at:at] = chance.choice([b"{", b"}", b"[", b'"', b"\\", b"null", b"1e999", b"\\ud800", b"\xef\xbf\xbd", b"<|im_end|>", b"\x00"])
+                data[at:at] = chance.choice(
+                    [
+                        b"{",
+                        b"}",
+                        b"[",
+                        b'"',
+                        b"\\",
+                        b"null",
+                        b"1e999",
+                        b"\\ud800",
+                        b"\xef\xbf\xbd",
+                        b"<|im_end|>",
+                        b"\x00",
+                    ]
+                )
             elif how == 4:
                 data += data[at : at + 200]
             elif data:
@@ -285,14 +380,14 @@ def _mutations(chance: random.Random, count: int) -> list[tuple[int | None, byte
 
 def test_5000_broken_answers_never_raise() -> None:
     """Mutations of every case (seed 20261130), through the function without its safety net."""
-    from sickbay_events.classify import _classify
-
     chance = random.Random(20261130)
     types = ["application/json", "text/event-stream", "text/html; charset=gbk", "x; charset=utf-16", "x; charset=idna", "", "application/json; charset=\"\"", "a; charset=unicode_escape"]  # fmt: skip
     for status, body in _mutations(chance, 5000):
         headers = {"content-type": chance.choice(types), "retry-after": chance.choice(["5", "x", "", "1e400", "-1"])}
         provider = chance.choice([*HABITS, "", "relay.example"])
-        verdict = _classify(status, headers, body, chance.choice(["m", "", "gpt-9"]), provider, None, False, None, None)
+        verdict = judge_exchange(
+            status, headers, body, Question(chance.choice(["m", "", "gpt-9"]), family_of(provider))
+        )
         check(verdict)
 
 
@@ -308,28 +403,35 @@ _json_values = st.recursive(
 @given(
     status=st.none() | st.integers(-1, 1000),
     value=_json_values,
-    headers=st.dictionaries(st.text(max_size=20), st.text(max_size=30) | st.binary(max_size=8) | st.none() | st.integers(), max_size=5),
+    headers=st.dictionaries(
+        st.text(max_size=20), st.text(max_size=30) | st.binary(max_size=8) | st.none() | st.integers(), max_size=5
+    ),
     model=st.text(max_size=20),
     provider=st.sampled_from([*sorted(HABITS), "", "relay.example"]),
 )
-def test_any_json_in_any_status_gets_a_kind(status: int | None, value: Any, headers: dict[str, Any], model: str, provider: str) -> None:
-    from sickbay_events.classify import _classify
-
-    check(_classify(status, headers, json.dumps(value), model, provider, None, False, None, None))
+def test_any_json_in_any_status_gets_a_kind(
+    status: int | None, value: Any, headers: dict[str, Any], model: str, provider: str
+) -> None:
+    check(judge_exchange(status, headers, json.dumps(value), Question(model, provider, stream=True)))
 
 
 @settings(max_examples=200, deadline=None)
 @given(body=st.binary(max_size=400) | st.text(max_size=400), kind=st.text(max_size=30))
 def test_any_bytes_get_a_kind(body: bytes | str, kind: str) -> None:
-    from sickbay_events.classify import _classify
-
     for status in (200, 404, 429):
-        check(_classify(status, {"content-type": kind}, body, "m", "openai", None, False, None, None))
+        check(judge_exchange(status, {"content-type": kind}, body, Question("m", "openai")))
 
 
 @pytest.mark.parametrize("garbage", [None, 7, object(), [], {}, b"\x00" * 10, float("nan"), True])
 def test_garbage_in_the_place_of_any_argument_is_unknown_at_worst(garbage: Any) -> None:
-    good: dict[str, Any] = {"status": 404, "headers": {}, "body": b"{}", "requested_model": "m", "provider": "openai", "error": None}
+    good: dict[str, Any] = {
+        "status": 404,
+        "headers": {},
+        "body": b"{}",
+        "requested_model": "m",
+        "provider": "openai",
+        "error": None,
+    }
     for name in good:
         check(classify(**(good | {name: garbage})))
 
@@ -342,10 +444,24 @@ def test_a_body_of_10_mb_is_read_at_its_ends_only() -> None:
     assert time.perf_counter() - begun < 0.05
     assert verdict.kind == "ok"
     stream = b"".join(b'data: {"choices":[{"delta":{"content":"%d "}}]}\n\n' % number for number in range(200_000))
-    assert classify(status=200, headers={"content-type": "text/event-stream"}, body=stream, requested_model="m").kind == "truncated"
-    assert classify(status=200, headers={"content-type": "text/event-stream"}, body=stream + b"data: [DONE]\n\n", requested_model="m").kind == "ok"
+    assert (
+        classify(status=200, headers={"content-type": "text/event-stream"}, body=stream, requested_model="m").kind
+        == "truncated"
+    )
+    assert (
+        classify(
+            status=200,
+            headers={"content-type": "text/event-stream"},
+            body=stream + b"data: [DONE]\n\n",
+            requested_model="m",
+        ).kind
+        == "ok"
+    )
     late = stream + b'data: {"error":{"message":"overloaded","code":529}}\n\n'
-    assert classify(status=200, headers={"content-type": "text/event-stream"}, body=late, requested_model="m").kind == "overloaded"
+    assert (
+        classify(status=200, headers={"content-type": "text/event-stream"}, body=late, requested_model="m").kind
+        == "overloaded"
+    )
     assert classify(status=500, headers={}, body=b"x" * 10_000_000, requested_model="m").kind == "server_error"
 
 
@@ -378,6 +494,11 @@ def test_no_64_kib_take_long(name: str, status: int) -> None:
     best = 1.0
     for _ in range(3):
         begun = time.perf_counter()
-        classify(status=status, headers={"content-type": "text/event-stream"} if "event" in name else {}, body=HOSTILE[name], requested_model="m")
+        classify(
+            status=status,
+            headers={"content-type": "text/event-stream"} if "event" in name else {},
+            body=HOSTILE[name],
+            requested_model="m",
+        )
         best = min(best, time.perf_counter() - begun)
     assert best < 0.02

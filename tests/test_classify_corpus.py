@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from sickbay_events.classify import classify
 from sickbay_events.verdict import Verdict
 
@@ -46,7 +47,11 @@ def test_kinds_scopes_and_waits_reach_the_bar() -> None:
 
 
 def test_not_one_answer_about_something_else_is_taken_for_a_dead_model() -> None:
-    wrong = [row["id"] for row, verdict in judged() if verdict.kind == "model_unavailable" and row["expected"] != "model_unavailable"]
+    wrong = [
+        row["id"]
+        for row, verdict in judged()
+        if verdict.kind == "model_unavailable" and row["expected"] != "model_unavailable"
+    ]
     assert wrong == []
 
 
@@ -55,5 +60,7 @@ def test_without_the_providers_name_nothing_is_taken_for_a_dead_model_either() -
     for row, _ in judged():
         if row["expected"] == "model_unavailable" or row["error_kind"] != "http":
             continue
-        verdict = classify(status=row["status"], headers=row["headers"], body=row["body"], requested_model=row["requested_model"] or "")
+        verdict = classify(
+            status=row["status"], headers=row["headers"], body=row["body"], requested_model=row["requested_model"] or ""
+        )
         assert verdict.kind != "model_unavailable", row["id"]

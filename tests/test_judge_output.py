@@ -1,5 +1,6 @@
 """The text of an answer: there or not, damaged or not, and whose damage it is (SPEC 3)."""
 
+# ruff: noqa: E501 - one case, one line
 from __future__ import annotations
 
 import json
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from sickbay_events.classify import judge_output
+from sickbay_events.classify.output import Source, judge_text
 from sickbay_events.kinds import KINDS
 
 CORRECT = {
@@ -52,7 +55,11 @@ def test_correct_text_of_any_language_gives_no_verdict(language: str, times: int
     assert (verdict.kind, verdict.signature, verdict.checkable) == ("ok", None, True)
 
 
-TWICE = [language for language in CORRECT if language not in ("mathematics", "French short", "letters alone", "French with tight marks")]
+TWICE = [
+    language
+    for language in CORRECT
+    if language not in ("mathematics", "French short", "letters alone", "French with tight marks")
+]
 
 
 @pytest.mark.parametrize("language", TWICE)
@@ -119,7 +126,15 @@ def test_a_text_that_discusses_such_marks_is_an_answer(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["G" * 64, "!" * 200, "the " * 40, "I am sorry. " * 40, "Once upon a time there was a fox. " + "and then it ran, " * 60, "哈" * 100, "0.1 and " * 60],
+    [
+        "G" * 64,
+        "!" * 200,
+        "the " * 40,
+        "I am sorry. " * 40,
+        "Once upon a time there was a fox. " + "and then it ran, " * 60,
+        "哈" * 100,
+        "0.1 and " * 60,
+    ],
 )
 def test_a_loop_is_the_models(text: str) -> None:
     verdict = judge(text, finish_reason="length")
@@ -141,7 +156,12 @@ def test_a_repetition_with_a_reason_is_an_answer(text: str) -> None:
 
 
 def test_reasoning_without_an_answer() -> None:
-    for text, reasoning in (("", "I think"), ("<think>I think</think>", ""), ("<think>I think", ""), ("<thinking>x</thinking>\n\n", "")):
+    for text, reasoning in (
+        ("", "I think"),
+        ("<think>I think</think>", ""),
+        ("<think>I think", ""),
+        ("<thinking>x</thinking>\n\n", ""),
+    ):
         verdict = judge(text, reasoning_text=reasoning)
         assert (verdict.kind, verdict.signature) == ("empty_output", "reasoning_only")
     assert judge("<think>I think</think>Lisbon.").kind == "ok"
@@ -194,7 +214,9 @@ def test_damage_in_the_bytes_is_the_hosts() -> None:
     for raw in (json.dumps({"content": lost}).encode(), lost.encode(), b'{"content":"O caf\xe9"}'):
         assert judge(lost, raw=raw, prompt_ascii=True).attributable is True
     # The header says latin-1 and the bytes are latin-1: a router that read them as UTF-8 did the damage.
-    verdict = judge(lost, raw="O café".encode("latin-1"), content_type="text/plain; charset=ISO-8859-1", prompt_ascii=True)
+    verdict = judge(
+        lost, raw="O café".encode("latin-1"), content_type="text/plain; charset=ISO-8859-1", prompt_ascii=True
+    )
     assert verdict.signature == "own_decoding"
 
 
@@ -221,15 +243,22 @@ def test_an_ascii_prompt_answered_in_another_script_is_ok_for_warnings_only() ->
     text=st.text(max_size=400), finish=st.none() | st.text(max_size=12), reasoning=st.text(max_size=20),
     raw=st.none() | st.binary(max_size=100), kind=st.text(max_size=30), tools=st.booleans(), ascii_=st.none() | st.booleans(),
 )  # fmt: skip
-def test_any_text_gets_a_kind(text: str, finish: str | None, reasoning: str, raw: bytes | None, kind: str, tools: bool, ascii_: bool | None) -> None:
-    from sickbay_events.classify.output import _judge
-
-    verdict = _judge(text, (finish or "").lower(), tools, reasoning, "", ascii_, None, raw, kind)
+def test_any_text_gets_a_kind(
+    text: str, finish: str | None, reasoning: str, raw: bytes | None, kind: str, tools: bool, ascii_: bool | None
+) -> None:
+    source = Source(prompt_ascii=ascii_ is True, raw=raw, content_type=kind)
+    verdict = judge_text(
+        text, (finish or "").lower(), source, has_tool_calls=tools, reasoning=reasoning, refusal="", client_capped=None
+    )
     assert verdict.kind in KINDS
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.text(alphabet=st.characters(codec="utf-8", categories=["L", "Zs", "Nd"]), min_size=1, max_size=60).filter(lambda t: t.strip() and not t.isascii()))
+@given(
+    st.text(alphabet=st.characters(codec="utf-8", categories=["L", "Zs", "Nd"]), min_size=1, max_size=60).filter(
+        lambda t: t.strip() and not t.isascii()
+    )
+)
 def test_text_of_letters_is_never_called_encoded_twice_unless_it_is(text: str) -> None:
     """Letters, digits and blanks alone: whatever is called damage does decode to something shorter."""
     verdict = judge(text)
@@ -239,7 +268,17 @@ def test_text_of_letters_is_never_called_encoded_twice_unless_it_is(text: str) -
 
 @pytest.mark.parametrize("garbage", [None, 7, b"bytes", [], object()])
 def test_garbage_in_the_place_of_any_argument_is_judged(garbage: Any) -> None:
-    names = ("text", "finish_reason", "has_tool_calls", "reasoning_text", "refusal", "prompt_ascii", "client_capped", "raw", "content_type")
+    names = (
+        "text",
+        "finish_reason",
+        "has_tool_calls",
+        "reasoning_text",
+        "refusal",
+        "prompt_ascii",
+        "client_capped",
+        "raw",
+        "content_type",
+    )
     for name in names:
         arguments: dict[str, Any] = {"text": "Hi", "finish_reason": "stop"}
         arguments[name] = garbage

@@ -1,5 +1,6 @@
 """What is kept of a provider's error text holds no key, token, address or person."""
 
+# ruff: noqa: E501 - one case, one line
 from __future__ import annotations
 
 import random
@@ -7,6 +8,7 @@ import string
 import time
 
 import pytest
+
 from sickbay_events.redact import redact
 
 SECRETS = [
@@ -38,7 +40,13 @@ SECRETS = [
 @pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize(
     "frame",
-    ["{}", "Incorrect API key provided: {}.", '{{"error":{{"message":"bad token \'{}\' given"}}}}', "x={} y", "(key {})"],
+    [
+        "{}",
+        "Incorrect API key provided: {}.",
+        '{{"error":{{"message":"bad token \'{}\' given"}}}}',
+        "x={} y",
+        "(key {})",
+    ],
 )
 def test_a_secret_leaves_no_trace_in_any_sentence(secret: str, frame: str) -> None:
     kept = redact(frame.format(secret), limit=4000)
@@ -64,7 +72,12 @@ def test_an_ordinary_sentence_is_kept_whole(text: str) -> None:
 
 
 def test_a_header_value_goes_whatever_its_form() -> None:
-    for text in ("Authorization: Bearer abc.def-ghi", "api_key=hunter2hunter2", "password: correct-horse", "bearer tok_short1"):
+    for text in (
+        "Authorization: Bearer abc.def-ghi",
+        "api_key=hunter2hunter2",
+        "password: correct-horse",
+        "bearer tok_short1",
+    ):
         kept = redact(text)
         assert "hunter" not in kept
         assert "abc.def" not in kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Final
 
 SCANNED_CHARS: Final = 4096
@@ -14,13 +15,16 @@ _PATTERNS: Final = (
     re.compile(r"(?<=://)[^\s/@:]{1,128}:[^\s/@]{1,128}(?=@)"),
     re.compile(r"\b(?:bearer|basic|token|apikey)\s+[A-Za-z0-9_\-.~+/=]{6,}", re.I),
     re.compile(
-        r"(?<![A-Za-z])(?:x-)?(?:api[_\- ]?key|apikey|access[_\- ]?key(?:[_\- ]?id)?|secret(?:[_\- ]?key|[_\- ]?access[_\- ]?key)?"
-        r"|access[_\- ]?token|refresh[_\- ]?token|auth[_\- ]?token|password|passwd|authorization|credential|signature|key)"
+        r"(?<![A-Za-z])(?:x-)?(?:api[_\- ]?key|apikey|access[_\- ]?key(?:[_\- ]?id)?"
+        r"|secret(?:[_\- ]?key|[_\- ]?access[_\- ]?key)?|access[_\- ]?token|refresh[_\- ]?token|auth[_\- ]?token|password|passwd"
+        r"|authorization|credential|signature|key)"
         r"[\"']?(?:\s+(?:provided|is|was|id))?\s{0,2}[:=]\s{0,2}[\"'<]?(?!//)[^\s\"'<>,;]{4,}",
         re.I,
     ),
-    re.compile(r"\b(?:sk|pk|rk|ak|ek|hf|gsk|xai|nvapi|pplx|csk|tgp|fw|r8|key|api|ghp|gho|ghu|ghs|ghr|glpat|github_pat|xox[abprs]"
-               r"|dop|dapi|sess|pat|whsec|secret|token|jina|voyage|fc|tvly|cpk|rc|lsv2|AQVN|up|wx)[_\-][A-Za-z0-9_\-*]{8,}"),
+    re.compile(
+        r"\b(?:sk|pk|rk|ak|ek|hf|gsk|xai|nvapi|pplx|csk|tgp|fw|r8|key|api|ghp|gho|ghu|ghs|ghr|glpat|github_pat|xox[abprs]"
+        r"|dop|dapi|sess|pat|whsec|secret|token|jina|voyage|fc|tvly|cpk|rc|lsv2|AQVN|up|wx)[_\-][A-Za-z0-9_\-*]{8,}"
+    ),
     re.compile(r"\b(?:AKIA|ASIA|AROA|AIDA|ABIA|ACCA)[A-Z0-9]{12,}\b"),
     re.compile(r"\bAIza[A-Za-z0-9_\-]{20,}"),
     re.compile(r"\bya29\.[A-Za-z0-9_\-]{10,}"),
@@ -30,7 +34,9 @@ _PATTERNS: Final = (
     re.compile(r"[A-Za-z0-9._%+\-]{1,64}@[A-Za-z0-9\-]{1,63}(?:\.[A-Za-z0-9\-]{1,63}){1,6}"),
     re.compile(r"\barn:aws[a-z\-]{0,16}:[^\s\"']{1,200}"),
     re.compile(r"(?<![\d.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\d.]*\d)(?::\d{1,5})?"),
-    re.compile(r"(?<![0-9A-Za-z:])(?:[0-9A-Fa-f]{1,4}:){1,7}(?:[0-9A-Fa-f]{1,4}:[0-9A-Fa-f]{1,4}:|:)(?:[0-9A-Fa-f]{1,4}:?){1,7}(?![0-9A-Za-z:])"),
+    re.compile(
+        r"(?<![0-9A-Za-z:])(?:[0-9A-Fa-f]{1,4}:){1,7}(?:[0-9A-Fa-f]{1,4}:[0-9A-Fa-f]{1,4}:|:)(?:[0-9A-Fa-f]{1,4}:?){1,7}(?![0-9A-Za-z:])"
+    ),
     re.compile(r"(?<![0-9A-Za-z:])::(?:[0-9A-Fa-f]{1,4}:){0,6}[0-9A-Fa-f]{1,4}(?![0-9A-Za-z:])"),
     re.compile(r"\b(?:org|proj|user|acct|team|workspace|wrk|req|asst|thread|cus|sub)[_\-][A-Za-z0-9]{8,}"),
     re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"),
@@ -63,7 +69,7 @@ def _if_random(found: re.Match[str]) -> str:
     run = found[0]
     if _HEX.search(run):
         return MARK
-    switches = sum(1 for a, b in zip(run, run[1:], strict=False) if _class(a) != _class(b))
+    switches = sum(1 for a, b in pairwise(run) if _class(a) != _class(b))
     longest_word = max(len(word) for word in re.split(r"[-_+=~]", run))
     if longest_word >= 20 and switches >= 4:
         return MARK

@@ -1,5 +1,6 @@
 """2xx answers in the wire forms of the known APIs, and what each must be judged to be."""
 
+# ruff: noqa: E501 - one case, one line
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -25,7 +26,9 @@ def _json(value: Any) -> bytes:
 
 def chat(message: dict[str, Any] | None, finish: str | None = "stop", **more: Any) -> bytes:
     """A whole chat completion."""
-    return _json({"object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": finish}], **more})
+    return _json(
+        {"object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": finish}], **more}
+    )
 
 
 def sse(*events: Any, done: bool = True) -> bytes:
@@ -37,7 +40,10 @@ def sse(*events: Any, done: bool = True) -> bytes:
 def delta(text: str | None = None, finish: str | None = None, **more: Any) -> dict[str, Any]:
     """One chunk of a chat completion."""
     content = {} if text is None else {"content": text}
-    return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {**content, **more}, "finish_reason": finish}]}
+    return {
+        "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": {**content, **more}, "finish_reason": finish}],
+    }
 
 
 STREAM = "text/event-stream"

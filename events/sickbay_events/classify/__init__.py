@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..kinds import KINDS, Kind
 from ..verdict import Verdict
-from .answer import judge_answer
+from .answer import Question, judge_answer
 from .envelope import plain_headers, read_body, read_envelope
 from .families import family_of
 from .match import match
@@ -37,40 +37,34 @@ def classify(
     `client_capped` are what `judge_output` needs to know of the request.
     """
     try:
-        return _classify(status, headers, body, requested_model, provider, error, stream, prompt_ascii, client_capped)
+        question = Question(
+            requested_model=requested_model if isinstance(requested_model, str) else "",
+            family=family_of(provider) if isinstance(provider, str) else "",
+            stream=bool(stream),
+            prompt_ascii=prompt_ascii,
+            client_capped=client_capped,
+        )
+        return judge_exchange(status, headers, body, question, error=error)
     except Exception:  # noqa: BLE001 - total by contract: what nobody foresaw is "cannot tell", and changes nothing
         return Verdict(kind="unknown", scope="none", confidence="low")
 
 
-def _classify(
-    status: object,
-    headers: object,
-    body: object,
-    requested_model: object,
-    provider: object,
-    error: object,
-    stream: bool,
-    prompt_ascii: bool | None,
-    client_capped: bool | None,
+def judge_exchange(
+    status: object, headers: object, body: object, question: Question, *, error: object = None
 ) -> Verdict:
+    """`classify` without its safety net: whatever the arguments, it is meant not to raise."""
     code = status if isinstance(status, int) and not isinstance(status, bool) else None
-    model = requested_model if isinstance(requested_model, str) else ""
     plain = plain_headers(headers)
-    content_type = plain.get("content-type", "")
-    read = read_body(body, content_type)
+    read = read_body(body, plain.get("content-type", ""))
     success = code is not None and 200 <= code < 300
     if isinstance(error, str) and error in ERRORS and (success or code is None):
-        return _transport(error, success and "{" in read.text)
-    family = family_of(provider) if isinstance(provider, str) else ""
+        return _transport(error, begun=success and "{" in read.text)
     if code is not None and success:
-        return judge_answer(
-            code, plain, read, model, family,
-            stream=bool(stream), prompt_ascii=prompt_ascii, client_capped=client_capped,
-        )  # fmt: skip
-    return match(read_envelope(code, plain, read), model, family)
+        return judge_answer(code, plain, read, question)
+    return match(read_envelope(code, plain, read), question.requested_model, question.family)
 
 
-def _transport(error: str, begun: bool) -> Verdict:
+def _transport(error: str, *, begun: bool) -> Verdict:
     """No whole answer: what the transport saw. One that had begun and was cut off is `truncated`."""
     kind: Kind = "truncated" if begun and error == "reset" else ERRORS[error]
     return Verdict(kind=kind, scope=KINDS[kind].scope, signature=error)

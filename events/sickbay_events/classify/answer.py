@@ -7,8 +7,8 @@ AI, TGI, llama.cpp; each whole, as server-sent events or as lines of JSON.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ..kinds import KINDS, Kind
 from ..verdict import Verdict
@@ -20,66 +20,85 @@ from .output import judge_output
 Json: TypeAlias = Any
 
 _STREAM_START: Final = ("data:", "event:", "error:", "id:", "retry:", ":")
-_NOT_TEXT: Final = ("audio/", "image/", "video/", "application/octet-stream", "application/vnd.amazon.eventstream", "multipart/")
-_ERROR_MARKS: Final = ('"error"', '"errors"', '"error_code"', '"base_resp"', '"Error"', '"success":false', '"success": false')
+_NOT_TEXT: Final = (
+    "audio/",
+    "image/",
+    "video/",
+    "application/octet-stream",
+    "application/vnd.amazon.eventstream",
+    "multipart/",
+)
+_ERROR_MARKS: Final = (
+    '"error"',
+    '"errors"',
+    '"error_code"',
+    '"base_resp"',
+    '"Error"',
+    '"success":false',
+    '"success": false',
+)
+"""How a body that was cut short shows near its beginning that it is no answer."""
 _JOINED_LINES_MAX: Final = 32
 """One event's JSON may be spread over this many lines; more is a broken stream."""
 _CONTENT: Final = re.compile(r"\"(?:content|text|response|generated_text)\"\s*:\s*\"((?:[^\"\\]|\\.){1,49152})")
 
 
-def judge_answer(
-    status: int,
-    headers: Mapping[str, str],
-    body: Body,
-    requested_model: str,
-    family: str,
-    *,
-    stream: bool,
-    prompt_ascii: bool | None,
-    client_capped: bool | None,
-) -> Verdict:
+_DONE: Final = object()
+
+
+class Question(NamedTuple):
+    """What is known of the call, beside its answer."""
+
+    requested_model: str
+    family: str = ""
+    stream: bool = False
+    """Whether the caller asked for a stream."""
+    prompt_ascii: bool | None = None
+    client_capped: bool | None = None
+
+
+def judge_answer(status: int, headers: Mapping[str, str], body: Body, question: Question) -> Verdict:
     """The verdict on a 2xx answer."""
     content_type = headers.get("content-type", "").lower()
     start = body.text.lstrip()[:16]
     if content_type.startswith(_NOT_TEXT):
         return _says("ok", checkable=False)
     if not start:
-        return _says("ok", checkable=False) if status in (202, 204, 205) else _says("empty_output", signature="empty_body")
+        if status in (202, 204, 205):
+            return _says("ok", checkable=False)
+        return _says("empty_output", signature="empty_body")
     if start[0] == "<":
         # A page where an answer should be: a wrong base address or a login wall, never the model.
         return _says("wrong_endpoint", signature="html")
-    answer = Answer()
-    error: Json = None
+    documents: Iterable[Json] | None
     if content_type.startswith("text/event-stream") or start.startswith(_STREAM_START):
-        for document in _events(body.text):
-            answer.events += 1
-            error = answer.absorb(document) if document is not _DONE else answer.end()
-            if error is not None:
-                break
-        is_stream = True
+        documents, is_stream = _events(body.text), True
     else:
-        docs, is_stream = _documents(body)
-        if docs is None:
-            return _broken(status, headers, body, requested_model, family, prompt_ascii, client_capped)
-        for document in docs:
-            error = answer.absorb(document)
-            if error is not None:
-                break
-    if error is not None:
-        return _error(status, headers, error, requested_model, family)
+        documents, is_stream = _documents(body, stream=question.stream)
+    if documents is None:
+        return _broken(status, headers, body, question)
+    answer = Answer()
+    for document in documents:
+        if document is _DONE:
+            answer.done = True
+            continue
+        answer.events += 1
+        error = answer.absorb(document)
+        if error is not None:
+            return _error(status, headers, error, question)
     if is_stream and (early := _unfinished(answer, body)) is not None:
         return early
-    if not answer.known:
-        return _says("ok", checkable=False)
-    if answer.opaque and not answer.text.strip():
+    if not answer.known or (answer.opaque and not answer.text.strip()):
         return _says("ok", checkable=False)
     return judge_output(
-        answer.text, finish_reason=answer.finish, has_tool_calls=answer.tools, reasoning_text=answer.reasoning,
-        refusal=answer.refusal, prompt_ascii=prompt_ascii, client_capped=client_capped,
-    )  # fmt: skip
-
-
-_DONE: Final = object()
+        answer.text,
+        finish_reason=answer.finish,
+        has_tool_calls=answer.tools,
+        reasoning_text=answer.reasoning,
+        refusal=answer.refusal,
+        prompt_ascii=question.prompt_ascii,
+        client_capped=question.client_capped,
+    )
 
 
 def _events(text: str) -> Iterator[Json]:
@@ -117,11 +136,15 @@ def _as_error(document: Json) -> Json:
     return document
 
 
-def _documents(body: Body) -> tuple[list[Json] | None, bool]:
-    """The JSON values of a body and whether they are lines of a stream; None where it is no whole JSON."""
+def _documents(body: Body, *, stream: bool) -> tuple[list[Json] | None, bool]:
+    """The JSON values of a body and whether they are parts of a stream; None where it is no whole JSON. An array is
+    a stream where one was asked for (Gemini without `alt=sse`).
+    """
     whole = read_json(body.data) if not body.cut else None
+    if isinstance(whole, list):
+        return whole, stream
     if whole is not None:
-        return (whole if isinstance(whole, list) else [whole]), False
+        return [whole], False
     lines = body.text.splitlines()
     documents = [document for line in lines if line[:1] == "{" and (document := read_json(line)) is not None]
     # One line that ends and another begun make a stream; a single cut object does not.
@@ -143,21 +166,15 @@ def _unfinished(answer: Answer, body: Body) -> Verdict | None:
     return _says("truncated", signature="no_end_of_stream")
 
 
-def _broken(
-    status: int,
-    headers: Mapping[str, str],
-    body: Body,
-    requested_model: str,
-    family: str,
-    prompt_ascii: bool | None,
-    client_capped: bool | None,
-) -> Verdict:
+def _broken(status: int, headers: Mapping[str, str], body: Body, question: Question) -> Verdict:
     """A body that is no whole JSON: an error cut short, an answer cut short or by our own bound, or plain text."""
     start = body.text.lstrip()
     if start[0] not in "{[":
         return _says("unknown", checkable=False, low=True, signature="not_json")
     if any(mark in start[:200] for mark in _ERROR_MARKS):
-        return match(read_envelope(status, headers, body)._replace(shape="inside"), requested_model, family)
+        return match(
+            read_envelope(status, headers, body)._replace(shape="inside"), question.requested_model, question.family
+        )
     if not body.cut:
         cut_off = start.count("{") > start.count("}") or start.count("[") > start.count("]")
         return _says("truncated", signature="cut_json") if cut_off else _says("malformed_output", signature="not_json")
@@ -168,14 +185,16 @@ def _broken(
     text = read_json('"' + found[1] + '"')
     if not isinstance(text, str):
         return _says("ok", checkable=False)
-    return judge_output(text, finish_reason=None, prompt_ascii=prompt_ascii, client_capped=client_capped)
+    return judge_output(
+        text, finish_reason=None, prompt_ascii=question.prompt_ascii, client_capped=question.client_capped
+    )
 
 
-def _error(status: int, headers: Mapping[str, str], error: Json, requested_model: str, family: str) -> Verdict:
+def _error(status: int, headers: Mapping[str, str], error: Json, question: Question) -> Verdict:
     """An error object inside a 2xx is judged as if it had come with its own status."""
     found: Envelope = from_doc(status, headers, error)
     found = found._replace(status=found.body_status or status, shape="inside")
-    return match(found, requested_model, family)
+    return match(found, question.requested_model, question.family)
 
 
 def _says(kind: Kind, *, checkable: bool = True, signature: str | None = None, low: bool = False) -> Verdict:

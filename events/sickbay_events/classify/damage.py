@@ -7,7 +7,7 @@ import unicodedata
 from typing import Final
 
 # What cp1252 shows for the bytes 0x80 to 0x9F, and latin-1 for those that cp1252 leaves out.
-_CP1252: Final = "\u20ac\u201a\u0192\u201e\u2026\u2020\u2021\u02c6\u2030\u0160\u2039\u0152\u017d\u2018\u2019\u201c\u201d\u2022\u2013\u2014\u02dc\u2122\u0161\u203a\u0153\u017e\u0178"
+_CP1252: Final = bytes(range(0x80, 0xA0)).decode("cp1252", "ignore")
 CANDIDATES_MAX: Final = 300
 """So many suspicious places are looked at: enough to judge a text, and a bound on the time it takes."""
 _CONTINUATION: Final = f"\u0080-\u00bf{_CP1252}"
@@ -19,7 +19,9 @@ _LEAD: Final = re.compile(f"[\u00c2-\u00f4][{_CONTINUATION}]")
 _GROUP: Final = re.compile(
     f"[\u00c2-\u00df][{_CONTINUATION}]|[\u00e0-\u00ef][{_CONTINUATION}]{{2}}|[\u00f0-\u00f4][{_CONTINUATION}]{{3}}"
 )
-_CLOSING: Final = frozenset("\u00a0\u00ab\u00bb\u2018\u2019\u201c\u201d\u201e\u201a\u2039\u203a\u2026\u2013\u2014\u2022\u2122\u00b7")
+_CLOSING: Final = frozenset(
+    "\u00a0\u00ab\u00bb\u2018\u2019\u201c\u201d\u201e\u201a\u2039\u203a\u2026\u2013\u2014\u2022\u2122\u00b7"
+)
 """Marks that follow a letter in correct text: `é »`, `groß“`, `MANHÃ”`."""
 _BYTES: Final = {character: byte for byte in range(0x80, 0xA0)
                  for character in [bytes([byte]).decode("cp1252", "ignore")] if character}  # fmt: skip
@@ -127,7 +129,8 @@ _MARK: Final = re.compile(
 )
 MARK_CHARS: Final = 8192
 """Marks are looked for in this much of the beginning and of the end, where they leak."""
-_MARK_BEGINNINGS: Final = ("<|", "<｜", "INST]", "SYS>>", "_of_turn>", "</s>", "<s>", "<eos>", "<bos>", "<pad>", "<unk>", "gMASK", "[TOOL_CALLS]",
+_MARK_BEGINNINGS: Final = ("<|", "<｜", "INST]", "SYS>>", "_of_turn>", "</s>", "<s>", "<eos>", "<bos>", "<pad>", "<unk>",
+                           "gMASK", "[TOOL_CALLS]",
                            "<unused", "<0x", "<sop>", "[<]minimax", "]<]minimax")  # fmt: skip
 """Every mark holds one of these: a quick look that spares clean text the pattern."""
 _CODE_SPAN: Final = re.compile(r"```[^`]{0,20000}```|`[^`\n]{1,400}`|~~~[^~]{0,20000}~~~")

@@ -34,11 +34,13 @@ _TEXT_KEYS: Final = (
 )  # fmt: skip
 _CHILD_KEYS: Final = (
     "error", "errors", "detail", "details", "message", "fault", "base_resp", "response", "metadata", "data", "body",
-    "cause", "innererror", "inner_error", "violations", "error_model", "upstream_error", "exception",
+    "cause", "output", "innererror", "inner_error", "violations", "error_model", "upstream_error", "exception",
 )  # fmt: skip
 _NESTED_KEYS: Final = ("raw", "message", "body", "msg", "detail", "error", "upstream_error", "raw_error")
 """Fields in which relays put the upstream's body as a string of JSON."""
 
+_NO_CODES: Final = frozenset(("", "error", "none", "null", "about:blank", "fail", "failure", "failed"))
+"""Words in the place of a code that say nothing."""
 _CHARSET: Final = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_.:\-]{1,40})")
 _TAG: Final = re.compile(r"<[^<>]*>")
 _HTML_BLOCK: Final = re.compile(r"<(script|style)\b[^<>]*>[^<]*", re.I)
@@ -296,7 +298,7 @@ class _Found:
             return
         if isinstance(value, int):
             value = str(value)
-        if not isinstance(value, str) or not value or len(self.codes) > 24:
+        if not isinstance(value, str) or value.lower() in _NO_CODES or len(self.codes) > 24:
             return
         if value.isascii() and value.isdigit():
             if len(value) == 3 and self.status is None and 400 <= int(value) <= 599:
@@ -305,6 +307,7 @@ class _Found:
             # A sentence in the place of a code (gRPC status texts) is read as a sentence.
             self.texts.append(value[:FIELD_CHARS])
             return
+        value = value.rpartition("#")[2] if value.startswith("com.amazon") else value
         if value not in self.codes:
             self.codes.append(value)
 

@@ -86,7 +86,8 @@ PORTS: Final = {"11434": "ollama", "1234": "lmstudio"}
 
 ALIASES: Final = {
     "azure": "azure_openai", "copilot": "github_models", "github_copilot": "github_models", "github": "github_models",
-    "gemini": "google_gemini", "google": "google_gemini", "google_ai_studio": "google_gemini", "aistudio": "google_gemini",
+    "gemini": "google_gemini", "google": "google_gemini", "google_ai_studio": "google_gemini",
+    "aistudio": "google_gemini",
     "vertex_ai": "vertex", "google_vertex": "vertex", "aws": "bedrock", "amazon": "bedrock", "aws_bedrock": "bedrock",
     "amazon_bedrock": "bedrock", "grok": "xai", "z_ai": "zhipu", "zai": "zhipu", "glm": "zhipu", "bigmodel": "zhipu",
     "kimi": "moonshot", "moonshotai": "moonshot", "alibaba": "dashscope", "qwen": "dashscope", "bailian": "dashscope",

@@ -36,15 +36,13 @@ class Answer:
 
     @property
     def text(self) -> str:
+        """All that a reader is shown."""
         return "".join(self._texts)
 
     @property
     def reasoning(self) -> str:
+        """What the model thought aloud."""
         return "".join(self._reasoning)
-
-    def end(self) -> None:
-        """The stream's closing mark was read."""
-        self.done = True
 
     def absorb(self, document: Json) -> Json:
         """Take in one JSON value, whole body or stream event. Gives the error in it, or None."""
@@ -130,7 +128,11 @@ class Answer:
             self.opaque = True
 
     def _stop(self, reason: Json) -> None:
-        if isinstance(reason, str) and reason and reason not in ("null", "FINISH_REASON_UNSPECIFIED", "stop_reason_null"):
+        if (
+            isinstance(reason, str)
+            and reason
+            and reason not in ("null", "FINISH_REASON_UNSPECIFIED", "stop_reason_null")
+        ):
             self.finish = reason
 
     def _typed(self, kind: str, document: dict[str, Json]) -> Json:
@@ -326,6 +328,10 @@ def error_in(document: dict[str, Json]) -> Json:
         return document
     if "detail" in document and document.keys() <= {"detail", "status", "title", "type", "instance"}:
         return document
-    if isinstance(document.get("status"), int) and document["status"] >= 400 and document.keys().isdisjoint(_ANSWER_KEYS - {"message"}):
+    if (
+        isinstance(document.get("status"), int)
+        and document["status"] >= 400
+        and document.keys().isdisjoint(_ANSWER_KEYS - {"message"})
+    ):
         return document
     return None

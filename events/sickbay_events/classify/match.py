@@ -11,16 +11,25 @@ from . import families, habits, models, rules
 from .envelope import Envelope
 from .retry_after import retry_after
 from .rules import MISSING, Rule
+from .sentences import SENTENCES
 
 _HINTED: Final = frozenset(kind for kind, row in KINDS.items() if row.group in ("throttle", "fault"))
 """Kinds for which a wait means something; elsewhere (a permission "in 15 minutes") it is a figure of speech."""
 _RELAYS: Final = frozenset(("openrouter", "vercel_gateway", "kilo", "opencode_zen"))
 """Relays that call upstreams with accounts of their own."""
 _STRANGER_STATUSES: Final = frozenset((401, 403, 404))
+_PROXY_STATUSES: Final = frozenset((407, 511))
+"""The network's own statuses: a proxy or a captive portal wants a login."""
 _ABOUT_MODEL: Final = frozenset(("model_unavailable", "permission_model"))
-_MACHINE_CODE: Final = re.compile(r"(?=.{1,64}$)[A-Za-z]{1,32}(?:[_.:\-/][A-Za-z]{1,32}|[_.:\-]?\d{1,4}(?![A-Za-z]))*")
-_SECRET: Final = re.compile(r"(?:sk|pk|rk|hf|gsk|xai|ghp|gho|ghs|nvapi|key|api|tok|token|bearer|r8|csk|tgp|fw|pplx|akia|aiza|eyj)[-_]?"
-                            r"(?:proj|ant|or|live|test|svcacct|v1|admin)?[-_]?[A-Za-z0-9]{16,}", re.I)  # fmt: skip
+CODE_CHARS_MAX: Final = 64
+_MACHINE_CODE: Final = re.compile(
+    r"[A-Za-z]{1,32}(?:[_.:\-/][A-Za-z]{1,32}|[_.:\-]\d{1,4}(?![A-Za-z0-9])|(?<=[A-Za-z])\d{1,4}(?![A-Za-z0-9]))*"
+)
+_SECRET: Final = re.compile(
+    r"(?:sk|pk|rk|hf|gsk|xai|gh[pousr]|nvapi|key|api|tok|token|bearer|r8|csk|tgp|fw|pplx)[-_]"
+    r"(?:(?:proj|ant|or|live|test|svcacct|v1|admin)[-_])?[A-Za-z0-9]{16,}|^(?:akia|aiza|eyj)",
+    re.I,
+)
 
 _By = dict[str, tuple[tuple[int, Rule], ...]]
 
@@ -39,6 +48,8 @@ _WEAK: Final = _by_code(rules.WEAK_CODES)
 
 def match(envelope: Envelope, requested_model: str, family: str) -> Verdict:
     """The verdict on an error answer."""
+    if envelope.status in _PROXY_STATUSES:
+        return Verdict(kind="unknown", scope="none", signature="foreign_shape", confidence="low")
     row, origin = _find(envelope, family)
     if row is None:
         return _by_status(envelope, family)
@@ -69,23 +80,24 @@ def _find(envelope: Envelope, family: str) -> tuple[Rule | None, str]:
             return row, "family"
     if not envelope.text:
         for name, value, status, row in habits.HEADER_HABITS:
-            if name in envelope.headers and envelope.headers[name].startswith(value):
-                if not status or str(envelope.status) == status:
-                    return row, "family"
-    if row := _first(_GENERAL, codes, envelope):
-        return row, "general"
-    if envelope.text and (row := _first_sentence(envelope)):
-        return row, "general"
-    if row := _first(_WEAK, codes, envelope):
-        return row, "weak"
-    return None, ""
+            here = envelope.headers.get(name)
+            if here is not None and here.startswith(value) and status in ("", str(envelope.status)):
+                return row, "family"
+    found = _first(_GENERAL, codes, envelope) or (_first_sentence(envelope) if envelope.text else None)
+    if found is not None:
+        return found, "general"
+    return _first(_WEAK, codes, envelope), "weak"
 
 
-def _index() -> tuple[dict[str, list[tuple[int, rules.Sentence]]], list[tuple[int, rules.Sentence]], list[tuple[int, rules.Sentence]]]:
-    by_word: dict[str, list[tuple[int, rules.Sentence]]] = {}
-    plain: list[tuple[int, rules.Sentence]] = []
-    wide: list[tuple[int, rules.Sentence]] = []
-    for order, row in enumerate(rules.SENTENCES):
+_Ordered = list[tuple[int, rules.Sentence]]
+
+
+def _index() -> tuple[dict[str, _Ordered], _Ordered, _Ordered]:
+    """The general sentences by their first word, those without one, and those in other scripts."""
+    by_word: dict[str, _Ordered] = {}
+    plain: _Ordered = []
+    wide: _Ordered = []
+    for order, row in enumerate(SENTENCES):
         for parts in row.says:
             first, blank, _ = parts[0].partition(" ")
             if not all(part.isascii() for part in parts):
@@ -113,7 +125,7 @@ def _first_sentence(envelope: Envelope) -> Rule | None:
     if not text.isascii():
         orders.update(order for order, parts in _WIDE if parts[0] in text)
     for order in sorted(orders):
-        row = rules.SENTENCES[order]
+        row = SENTENCES[order]
         if _fits(row, envelope):
             return row
     return None
@@ -135,12 +147,15 @@ def _fits(row: Rule, envelope: Envelope) -> bool:
         return False
     if row.says:
         for parts in row.says:
-            if parts[0] in text or parts[0] == MISSING:
-                if all(part in text or (part == MISSING and models.says_missing(text)) for part in parts):
-                    break
+            if (parts[0] in text or parts[0] == MISSING) and all(_in(part, text) for part in parts):
+                break
         else:
             return False
-    return not any(word in text or (word == MISSING and models.says_missing(text)) for word in row.never)
+    return not any(_in(word, text) for word in row.never)
+
+
+def _in(part: str, text: str) -> bool:
+    return part in text or (part == MISSING and models.says_missing(text))
 
 
 def _is_foreign(envelope: Envelope, family: str, *, weak: bool) -> bool:
@@ -160,9 +175,6 @@ def _by_status(envelope: Envelope, family: str) -> Verdict:
         status = envelope.body_status
     if _is_foreign(envelope, family, weak=True):
         return Verdict(kind="unknown", scope="none", signature="foreign_shape", confidence="low")
-    if status in (401, 403) and envelope.shape in ("html", "empty") and family not in families.HABITS:
-        # A page or nothing at all: a front server, a firewall or a login wall may have said it.
-        return _verdict("unknown", None, envelope, signature="foreign_shape", low=True)
     if status is None:
         return _verdict("unknown", None, envelope, low=True)
     if status == 500 and envelope.body_status in (429, 529):
@@ -176,7 +188,9 @@ def _by_status(envelope: Envelope, family: str) -> Verdict:
     return _verdict(kind, scope, envelope, low=low)
 
 
-_ACCOUNT_LIMIT: Final = ("organization", "your account", "api key", "this key", "per key", "your team", "workspace", "per user")
+_ACCOUNT_LIMIT: Final = (
+    "organization", "your account", "api key", "this key", "per key", "your team", "workspace", "per user"
+)  # fmt: skip
 
 
 def _limit_scope(envelope: Envelope, requested_model: str) -> ScopeName | None:
@@ -185,18 +199,15 @@ def _limit_scope(envelope: Envelope, requested_model: str) -> ScopeName | None:
     if envelope.shape == "html":
         # A front server's own page knows addresses and keys, no models.
         return "credential"
-    if any(word in text for word in _ACCOUNT_LIMIT) and "model" not in text:
-        if not (requested_model and models.names_whole(text, requested_model)):
-            return "credential"
-    return None
+    if "model" in text or not any(word in text for word in _ACCOUNT_LIMIT):
+        return None
+    return None if requested_model and models.names_whole(text, requested_model) else "credential"
 
 
 def _verdict(
     kind: Kind, scope: ScopeName | None, envelope: Envelope, *, signature: str | None = None, low: bool = False
 ) -> Verdict:
-    wait, said_in = (
-        retry_after(envelope.headers, envelope.doc, envelope.text) if kind in _HINTED else (None, None)
-    )
+    wait, said_in = retry_after(envelope.headers, envelope.doc, envelope.text) if kind in _HINTED else (None, None)
     return Verdict(
         kind=kind,
         scope=scope or KINDS[kind].scope,
@@ -218,7 +229,7 @@ def machine_code(envelope: Envelope) -> str | None:
         if code.isascii() and code.isdigit():
             if number is None or (number == str(envelope.status) and len(code) <= 8):
                 number = code if len(code) <= 8 else number
-        elif _MACHINE_CODE.fullmatch(code) and not _SECRET.search(code):
+        elif len(code) <= CODE_CHARS_MAX and _MACHINE_CODE.fullmatch(code) and not _SECRET.search(code):
             if number is not None and number != str(envelope.status) and len(number) != 3:
                 return number
             return code

@@ -12,18 +12,22 @@ _NAME: Final = r"(?:`[^`\n]{0,160}`|'[^'\n]{0,160}'|\"[^\"\n]{0,160}\"|<[^>\n]{0
 _GONE: Final = (
     r"(?:does not exist|doesn't exist|do not exist|did not exist|not exist|not found|isn't found|could not be found|"
     r"cannot be found|can't be found|was not found|not recogni[sz]ed|not valid|is invalid|isn't valid|unknown|"
-    r"has been (?:deprecated|retired|decommissioned|discontinued|removed|shut down|sunset|deleted|disabled|taken offline)|"
+    r"has been (?:deprecated|retired|decommissioned|discontinued|removed|shut down|sunset|deleted|disabled|"
+    r"taken offline)|"
     r"(?:is|was) (?:deprecated|retired|decommissioned|discontinued|sunset|removed)|has reached (?:its )?end|"
     r"no longer (?:available|supported|served|exists|offered|hosted)|"
-    r"(?:is |are )?not (?:available|supported|served|deployed|listed|offered|hosted|registered|configured|loaded|installed)"
+    r"(?:is |are )?not (?:available|supported|served|deployed|listed|offered|hosted|registered|configured|loaded|"
+    r"installed)"
     r"(?! (?:for|in|on|with|when|while|via|to|by this|at|under|until|as)\b)|"
-    r"(?:is |are )?not (?:supported|served|available) by (?:any|provider)|isn't available|isn't supported(?! (?:for|in|on|with))|"
+    r"(?:is |are )?not (?:supported|served|available) by (?:any|provider)|isn't available|"
+    r"isn't supported(?! (?:for|in|on|with))|"
     r"unavailable on this)"
 )
 _FORWARD: Final = re.compile(
     # "the model `x` does not exist", "model 'x' not found", "deployment x was not found": read from the noun on.
     r"(?:models?|deployment|engine|inference profile|lora)(?: id| ids| name| named| code| version| identifier| alias)?"
-    rf"(?: for api)?[ :=]{{0,3}}(?:\(?{_NAME}\)?[ ,:.]{{0,3}})?(?:(?:is|was|are|which|that|you requested|requested) ){{0,3}}"
+    rf"(?: for api)?[ :=]{{0,3}}(?:\(?{_NAME}\)?[ ,:.]{{0,3}})?"
+    r"(?:(?:is|was|are|which|that|you requested|requested) ){0,3}"
     rf"(?:that )?{_GONE}"
 )
 _NOUN: Final = re.compile(r"model|deployment|engine|inference profile|lora")

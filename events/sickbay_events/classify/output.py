@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..kinds import KINDS, Kind, ScopeName
 from ..verdict import Verdict
@@ -38,7 +38,15 @@ FINISH: Final[dict[str, Kind]] = {
     "cancelled": "cancelled",
 }
 CAPPED: Final = frozenset(
-    ("length", "max_tokens", "max_output_tokens", "max_length", "max_new_tokens", "token_limit", "max_completion_tokens")
+    (
+        "length",
+        "max_tokens",
+        "max_output_tokens",
+        "max_length",
+        "max_new_tokens",
+        "token_limit",
+        "max_completion_tokens",
+    )
 )
 WINDOW: Final = frozenset(("model_length", "model_context_window_exceeded"))
 """The model's window was full: no cap that a caller sets. Without a word of answer the prompt was too long."""
@@ -66,11 +74,20 @@ def judge_output(
     the caller set a limit on the output (None: not known).
     """
     try:
-        return _judge(
-            _bounded(text), str(finish_reason or "").lower(), bool(has_tool_calls), _bounded(reasoning_text),
-            _bounded(refusal), prompt_ascii, client_capped, raw if isinstance(raw, bytes) else None,
-            content_type if isinstance(content_type, str) else "",
-        )  # fmt: skip
+        source = Source(
+            prompt_ascii=prompt_ascii is True,
+            raw=bytes(raw) if isinstance(raw, bytes | bytearray) else None,
+            content_type=content_type if isinstance(content_type, str) else "",
+        )
+        return judge_text(
+            _bounded(text),
+            str(finish_reason or "").lower(),
+            source,
+            has_tool_calls=bool(has_tool_calls),
+            reasoning=_bounded(reasoning_text),
+            refusal=_bounded(refusal),
+            client_capped=client_capped,
+        )
     except Exception:  # noqa: BLE001 - total by contract: what nobody foresaw is "cannot tell", and changes nothing
         return Verdict(kind="unknown", scope="none", checkable=False, confidence="low")
 
@@ -81,17 +98,25 @@ def _bounded(text: object) -> str:
     return text if len(text) <= HEAD_BYTES + TAIL_BYTES else text[:HEAD_BYTES] + "\n" + text[-TAIL_BYTES:]
 
 
-def _judge(
+class Source(NamedTuple):
+    """What shows whose damage a damage is."""
+
+    prompt_ascii: bool
+    raw: bytes | None
+    content_type: str
+
+
+def judge_text(
     text: str,
     finish: str,
+    source: Source,
+    *,
     has_tool_calls: bool,
     reasoning: str,
     refusal: str,
-    prompt_ascii: bool | None,
     client_capped: bool | None,
-    raw: bytes | None,
-    content_type: str,
 ) -> Verdict:
+    """`judge_output` without its safety net; `finish` in lower case."""
     if refusal.strip():
         return _says("content_filter", signature="refusal")
     if finish in FINISH:
@@ -108,12 +133,12 @@ def _judge(
         if reasoning.strip() or hidden:
             return _says("empty_output", signature="reasoning_only")
         return _says("empty_output")
-    damaged = _damage(visible, prompt_ascii, raw, content_type)
+    damaged = _damage(visible, source)
     if damaged is not None:
         return damaged
     if capped:
         return _says("ok", checkable=False, signature="capped")
-    if prompt_ascii is True and damage.other_script(visible):
+    if source.prompt_ascii and damage.other_script(visible):
         return _says("ok", signature="non_ascii_unprompted", low=True)
     return _says("ok")
 
@@ -136,49 +161,45 @@ def _without_reasoning(text: str) -> tuple[str, bool]:
     return visible, hidden
 
 
-def _damage(text: str, prompt_ascii: bool | None, raw: bytes | None, content_type: str) -> Verdict | None:
+def _damage(text: str, source: Source) -> Verdict | None:
     if not text.isascii():
         runs = damage.double_encoded(text)
         if runs >= 2 or (runs and runs * 200 >= len(text)):
-            return _damaged("double_encoded", "host", text, prompt_ascii, raw, content_type)
+            return _encoding("double_encoded", source)
         if damage.replacement_char(text):
-            return _damaged("replacement_char", "host", text, prompt_ascii, raw, content_type)
+            return _encoding("replacement_char", source)
     if damage.control_token(text) is not None:
-        return _damaged("control_token", "model", text, prompt_ascii, None, "")
+        return _mangled("control_token", "model", source)
     if damage.loop(text):
-        return _damaged("loop", "model", text, prompt_ascii, None, "", low=True)
+        return _mangled("loop", "model", source, low=True)
     return None
 
 
-def _damaged(
-    signature: str,
-    scope: ScopeName,
-    text: str,
-    prompt_ascii: bool | None,
-    raw: bytes | None,
-    content_type: str,
-    *,
-    low: bool = False,
-) -> Verdict:
+def _encoding(signature: str, source: Source) -> Verdict:
     """Blame the pipe first: what the bytes do not show, the router did itself (SPEC 3)."""
-    if raw is not None and not _in_bytes(signature, raw, content_type):
+    if source.raw is not None and not _in_bytes(signature, source.raw, source.content_type):
         return Verdict(kind="mangled_output", scope="none", signature="own_decoding", attributable=False)
+    return _mangled(signature, "host", source)
+
+
+def _mangled(signature: str, scope: ScopeName, source: Source, *, low: bool = False) -> Verdict:
     return Verdict(
         kind="mangled_output",
         scope=scope,
         signature=signature,
-        attributable=prompt_ascii is True,
+        attributable=source.prompt_ascii,
         confidence="low" if low else "high",
     )
 
 
 def _in_bytes(signature: str, raw: bytes, content_type: str) -> bool:
     codec = text_codec(charset_of(content_type))
-    if len(raw) > HEAD_BYTES + TAIL_BYTES:
-        raw = raw[:HEAD_BYTES] + b"\n" + raw[-TAIL_BYTES:]
-        sent = damage.as_sent(raw, codec).replace("\ufffd\n\ufffd", "\n").replace("\ufffd\n", "\n").replace("\n\ufffd", "\n")
-    else:
+    if len(raw) <= HEAD_BYTES + TAIL_BYTES:
         sent = damage.as_sent(raw, codec)
+    else:
+        # What the seam itself breaks is no damage.
+        head, tail = damage.as_sent(raw[:HEAD_BYTES], codec), damage.as_sent(raw[-TAIL_BYTES:], codec)
+        sent = head.rstrip("\ufffd") + "\n" + tail.lstrip("\ufffd")
     return damage.double_encoded(sent) > 0 if signature == "double_encoded" else "\ufffd" in sent
 
 

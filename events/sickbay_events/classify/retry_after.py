@@ -74,7 +74,12 @@ def _moment(value: str) -> float | None:
         return None
     try:
         if value[:4].isdigit() and value[4:5] == "-":
-            value = value.replace(" utc", "+00:00").replace(" gmt", "+00:00").replace("utc", "+00:00").replace("gmt", "+00:00")
+            value = (
+                value.replace(" utc", "+00:00")
+                .replace(" gmt", "+00:00")
+                .replace("utc", "+00:00")
+                .replace("gmt", "+00:00")
+            )
             when = datetime.fromisoformat(value.upper().replace(" +", "+"))
             return when.timestamp() if when.tzinfo else None
         when = parsedate_to_datetime(value)
@@ -171,8 +176,9 @@ def _in_text(text: str, now: float | None) -> float | None:
         for found in _WAIT.finditer(text):
             if (wait := _duration(found[1])) is not None:
                 return wait
-        if now is not None and (found := _MOMENT.search(text)) and (moment := _moment(found[1])) is not None:
+        said = _MOMENT.search(text) if now is not None else None
+        if said and now is not None and (moment := _moment(said[1])) is not None:
             return max(moment - now, 0.0)
-    if not text.isascii() and (found := _WAIT_ZH.search(text)):
-        return float(found[1]) * _ZH_S[found[2]]
+    if not text.isascii() and (wide := _WAIT_ZH.search(text)):
+        return float(wide[1]) * _ZH_S[wide[2]]
     return None

@@ -1,0 +1,279 @@
+"""The general sentences, as data: what an answer says where its code is silent or vague.
+
+The first row that fits decides. ` | ` parts alternatives, ` & ` what must occur together; a sentence begins where a
+word begins. Marks of the providers' own tongues stand beside the English ones.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .rules import MISSING, Rule, rule
+
+SENTENCES: Final[tuple[Rule, ...]] = (
+    rule(
+        "bad_request",
+        says="model=none | cachedcontent | no endpoints found that support",
+    ),
+    rule(
+        "rate_limited",
+        says="perminute",
+        never="perday",
+    ),
+    rule(
+        "quota",
+        says="perday & permodel | budget for deployment",
+        scope="model",
+    ),
+    rule(
+        "quota",
+        says="perday",
+    ),
+    rule(
+        "rate_limited",
+        says="error code: 1015",
+        scope="credential",
+    ),
+    rule(
+        "network",
+        says="upstream connect error | connect timeout | dns cache overflow",
+    ),
+    rule(
+        "rate_limited",
+        says="userbyminute | trial key & minute",
+        scope="credential",
+    ),
+    rule(
+        "quota",
+        says="""
+        monthly spend limit | daily spend limit | spending cap | spend cap
+        crossed budget & exceeded budget for deployment""",
+    ),
+    rule(
+        "overloaded",
+        says="""
+        no deployments available & cooldown | upstream & overloaded | shared & capacity | system capacity limits""",
+    ),
+    rule(
+        "rate_limited",
+        says="""
+        organization's rate limit | organization max | organization rate limit | reached user max
+        your account & per minute | your account & rate limit | account's rate limit | account rate limit
+        api key rate limit | rate limit & this api key | rate limit & your api key | rate limit for creating""",
+        never="spend limit | per day | high traffic | for model | for the model",
+        scope="credential",
+    ),
+    rule(
+        "context_length",
+        says="request too large for & tokens per min | request too large for & tpm",
+    ),
+    rule(
+        "rate_limited",
+        says="""
+        rate limit reached | requests per min | tokens per min | requests per second | request rate
+        token rate limit | per-minute | /min | max rpm | max tpm | (rpm) | (tpm) | concurrency limit
+        concurrent request | too many concurrent | too many requests per | 请求过于频繁 | 速率限制 | 并发 | 限流""",
+        never="does not exist",
+    ),
+    rule(
+        "context_length",
+        says="""
+        context length | context_length | context window | context size | context limit | maximum context
+        max context | context the overflows | prompt is too long | prompt too long | prompt tokens too long
+        input is too long | input too long | input length & exceed | input length & maximum | input token count
+        input tokens exceed | input_tokens & exceed | too many input tokens | too many tokens & prompt
+        maximum prompt length | max_seq_len | max_total_tokens | max_new_tokens & must be <= | max_model_len
+        max input tokens | maximum input tokens | maximum allowed length | length of prompt
+        prompt_tokens & must be | reduce the length | range of input length | maximum number of tokens allowed
+        request body too large for | inputs must have less than | exceeds the available context
+        exceed context size | longer than the maximum | longest input & exceed | number of input tokens
+        token limit & prompt | prompt & exceed & token limit | exceeded model token limit
+        prompt contains & tokens & exceed | tokens & exceed & model's maximum | too large for model with | 上下文长度
+        输入长度 | 超过最大长度 | 超出最大长度 | 最大输入""",
+        never="""
+        per minute | per min | per day | per hour | tpm | rate limit | loading
+        cannot be greater than max_model_len""",
+    ),
+    rule(
+        "content_filter",
+        says="""
+        content management policy | content policy | content_policy | content filter | contentpolicyviolation
+        content exists risk | content security | moderation | safety system | safety filter | safety guideline
+        safety check | usage policy | usage policies | violat & polic | was flagged | been flagged
+        considered high risk | sensitive word | sensitive content | sensitive information | new_sensitive
+        inappropriate content | prohibited content | harmful content | unsafe content | guardrail
+        data inspection | content restrictions | blocked by & safety
+        敏感 | 不安全 | 违规内容 | 内容安全 | 风控 | 不当内容""",
+        never="""
+        your account | your organization has | suspended | deactivated | your access | violates our terms""",
+    ),
+    rule(
+        "quota",
+        says="""
+        requires paid balance | quota for this model | free quota of this model | free tier of the model
+        allowance for this model""",
+        never="per minute",
+        scope="model",
+    ),
+    rule(
+        "quota",
+        says="""
+        insufficient balance | insufficient credit | insufficient fund | insufficient account
+        insufficient quota | insufficient account balance | balance is insufficient | balance is too low
+        balance not enough | balance is not enough | not enough balance | not enough credit | negative balance
+        zero balance | out of credit | run out of credit | no credits | credits remaining | any credits
+        credit balance | credits expired | credits have been exhausted | credits exhausted
+        used all available credits | used up & credits | more credits | add credits | purchase credits
+        buy credits | exceeded your monthly included | credit limit | credits limit | depleted | spend limit
+        spending limit | monthly limit | monthly usage limit | weekly usage limit | weekly limit
+        usage limit reached | usage limit for | usage limit exceeded | hit your usage limit
+        reached your usage limit | session usage limit | 5-hour & limit | 5 hour & limit | daily free allocation
+        daily allocation | daily quota | daily limit | monthly quota | hard limit | over budget
+        budget has been exceeded | exceeded budget | exceeded & budget | budget exceeded
+        exceeded your current quota | exceeded current quota | quota has been exhausted
+        out of call volume quota | quota exhausted | quota is exhausted | quota is not enough
+        quota exceeded & billing | free quota | free allocated quota | free tier & exhausted
+        free trial & ended | trial & expired | payment required | payment method | past due | overdue | unpaid
+        arrear | in good standing | billing issue | billing is not active | billing to be enabled
+        requires billing | enable billing | active subscription | subscription has expired
+        subscription expired | top up | please recharge | insufficient_quota
+        余额不足 | 余额已 | 欠费 | 额度不足 | 额度已
+        额度用 | 配额已 | 请充值 | 资源包 | 套餐已""",
+        never="per minute | does not exist | invalid",
+    ),
+    rule(
+        "permission_model",
+        says="""
+        not authorized to access model | not authorized to access this model | not authorized to use model
+        not authorized to use this model | not allowed to access model | not allowed to access this model
+        not allowed to use model | not allowed to call model | key not allowed & model
+        team not allowed & model | user not allowed & model | can only access models | no access to model
+        no longer available to new | marked by provider as legacy | no allowed providers
+        access to model & restricted | in the authorized list | no access to this model
+        no permission to use the model | no permission to access model | permission to access model
+        permission to use model | permission to use the model | access to model denied | access to model is
+        access to this model | access to the model with the specified | model access denied
+        model access is denied | model is blocked | model & is blocked at | models & blocked | model blocked
+        request access & model | be verified to use the model | be verified to use this model
+        be verified to stream | must be verified | plan does not include | plan doesn't include
+        not included in your & plan | not available in your & plan | not available on your & plan
+        not available for your plan | not available on the free | model is only available
+        not available in your region | is not available in region | not activated the model
+        model & not been activated | model & agree | agree to the & model | model & accept & terms
+        accept the terms & model | gated | model use case details | requires a & plan & model
+        requires a & tier & model | requiring a key to access this model | upgrade & to access & model
+        upgrade & to use & model | require & subscription & model | requires a subscription
+        model is not enabled for | not allowed to sample | model is disabled for | model is not allowed
+        model not allowed | model is restricted | data policy | not have access to this model
+        not have access to the model | not have access to model | does not have access to & model | 未开通 | 无权访问
+        没有权限访问模型 | 实名认证 | 无权限使用 | 没有访问模型 | 套餐不包含""",
+        never="does not exist or | not found, make | not found or | is not found for | currently loading",
+    ),
+    rule(
+        "wrong_endpoint",
+        says="""
+        unknown request url | invalid url | page not found | method not allowed | cannot post / | cannot get /
+        no route matched | no matching route | route not found | unknown route | no static resource
+        no handler found | no such endpoint | unknown endpoint | unexpected endpoint | endpoint not found
+        unsupported endpoint | check the url | requested url & not found | requested resource was not found
+        not a chat model | not a completion model | did you mean to use v1/ | not supported in the v1/
+        only supported in v1/ | only supported in the | supported by the responses api | use the responses api
+        use v1/responses | via the /v1/ | does not work with the specified model | not support & chat completion
+        not support the chat | does not support chat | does not support generate | does not support completion
+        does not support embedding | not support embeddings | not an embedding model | not support the responses
+        not accessible via the | api version not supported | unsupported api version | configure ai gateway
+        接口不存在 | 请求地址错误""",
+    ),
+    rule(
+        "overloaded",
+        says="""
+        overloaded | over capacity | at capacity | capacity exceeded | capacity temporarily exceeded
+        capacity constraint | out of capacity | no capacity | insufficient capacity | exceeded capacity
+        too busy | server is busy | server busy | system is busy | service is busy | high traffic | high demand
+        high load | heavy load | heavy traffic | currently loading | is loading | model is starting
+        model is cold | cold start | scaled to zero | scaling up | warming up | being warmed | starting up
+        not ready | is not ready yet | initializing | no available worker | no healthy upstream | no instances
+        no workers | queue full | queue is full | queue size | maximum pending requests
+        temporarily unavailable | service unavailable | currently unavailable | service is unavailable
+        is unavailable, try again | service is sleeping | currently experiencing | degraded function
+        engine is currently | unable to serve | no available capacity | more data centers to forward
+        max capacity | 负载 | 访问量过大 | 繁忙 | 拥挤 | 资源不足 | 过载""",
+        never="does not exist | api key",
+    ),
+    rule(
+        "model_unavailable",
+        says=f"{MISSING}"
+        " | on-demand throughput isn't supported | support on-demand throughput | dedicated endpoint & not running",
+    ),
+    rule(
+        "malformed_output",
+        says="""
+        failed to generate json | failed to call a function | tool call validation failed | failed_generation
+        model produced invalid content | failed to parse tool call | invalid tool call generated
+        could not parse & model's output | model did not output valid | model output & invalid
+        unparsable & output""",
+    ),
+    rule(
+        "rate_limited",
+        says="""
+        too many requests | rate limit | rate-limit | ratelimit | rate_limit | request was throttled | throttl
+        exceeded the limit of requests | requests limit | slow down | 频率 | 请求过多""",
+        never="retry later if | per day | does not exist",
+    ),
+    rule(
+        "timeout",
+        says="timed out | timeout | time out | deadline expired | deadline exceeded | took too long | 超时",
+        never="""
+        timeout must | invalid timeout | timeout is not | 'timeout' | timeout parameter | connect timeout""",
+    ),
+    rule(
+        "auth",
+        says="""
+        invalid api key | invalid api-key | invalid_api_key | invalid apikey | incorrect api key | wrong api key
+        api key is invalid | api key & invalid | api key not valid | api key not found | api key expired
+        api key is missing | api key is required | api key required | api key has | api key was
+        key has expired | key is expired | key is disabled | key has been | invalid x-api-key | invalid key
+        invalid subscription key | missing api key | no api key | provide an api key | provide your api key
+        provide a valid api | pass a valid api | must provide a valid | must provide your
+        be a member of an organization | missing authentication | missing authorization | no authorization
+        no auth credentials | no cookie auth | authentication fail | authentication error
+        authentication required | authentication_error | authenticationerror | failed to authenticate
+        could not authenticate | not authenticated | invalid auth | invalid bearer | invalid credential
+        invalid token | invalid api token | invalid access token | invalid username or password
+        token is invalid | token has expired | token is expired | token expired | expired token | security token
+        authentication token | authentication credential | signature we calculated | request signature
+        login fail | user not found | account & suspended | account & deactivated | account & disabled
+        account & restricted | account & terminated | account & banned | account & not active
+        organization & disabled | organization & restricted | organization & suspended | consumer & suspended
+        project & suspended | location is not supported | country, region, or territory | country or region
+        region is not supported | ip address & not | ip & whitelist | access terminated
+        has not been used in project | api has not been | unauthenticated | incorrect api | missing scopes
+        insufficient permission | valid credentials | 令牌 | 身份验证 | 鉴权 | 密钥 | 认证失败""",
+        never="does not exist | unknown model",
+    ),
+    rule(
+        "bad_request",
+        says="""
+        is not supported with this model | not supported for this model | not supported on this model
+        not supported by this model | is not a multimodal model | does not support tool
+        does not support function | does not support thinking | does not support image | does not support vision
+        does not support stream | does not support parameter | does not support | doesn't support
+        input is not supported | unsupported parameter | unsupported value | unrecognized request argument
+        extra inputs are not permitted | is a required property | field required | is required
+        missing required | validation error | invalid request | invalid parameter | invalid json | decode json
+        parse json | json parse | end of json input | not valid json | invalid value | unknown field
+        unknown parameter | must be one of | must be greater | must be less | expected & but got
+        could not parse the json | json parse error | 参数错误 | 参数有误 | 参数不合法""",
+        never="unable to reach",
+    ),
+    rule(
+        "server_error",
+        says="""
+        internal server error | internal error | internal_error | server had an error | server error
+        unexpected error | something went wrong | upstream error | upstream request failed
+        provider returned error | bad gateway | connection error | connection refused | connection reset
+        unexpectedly stopped | model has crashed | model crashed | out of memory | cuda | no response from
+        内部错误 | 服务异常 | 系统异常 | 服务器错误""",
+        weak=True,
+    ),
+)
