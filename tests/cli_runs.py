@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from typing import Self
 from unittest import mock
+
+import pytest
 
 from sickbay.cli import main
 
-CLEAN = {key: value for key, value in os.environ.items() if not key.startswith("SICKBAY_")}
+# pytest-xdist gives its workers a COLUMNS of 80, which no pipe has.
+CLEAN = {key: value for key, value in os.environ.items() if not key.startswith(("SICKBAY_", "COLUMNS"))}
+END_S = 20.0
 NOWHERE = "/nonexistent/sickbay"
+Done = subprocess.CompletedProcess[str]
 
 
-def sickbay(*arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[str]:
+def sickbay(
+    *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run the command here, with pipes for a terminal. Not from within an event loop: it makes its own."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     code: object = 0
     with (
-        mock.patch.dict(os.environ, {**CLEAN, "SICKBAY_DATA": NOWHERE, **environment}, clear=True),
+        mock.patch.dict(os.environ, {**CLEAN, "SICKBAY_DATA": NOWHERE, **(environment or {})}, clear=True),
         mock.patch.object(sys, "argv", ["sickbay", *arguments]),
         mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))),
         mock.patch.object(sys, "stdout", out),
@@ -34,7 +44,7 @@ def sickbay(*arguments: str, stdin: bytes = b"", **environment: str) -> subproce
     return subprocess.CompletedProcess(["sickbay", *arguments], code, said, complained)
 
 
-def sickbay_process(*arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[str]:
+def sickbay_process(*arguments: str, stdin: bytes = b"", **environment: str) -> Done:
     """Run the command as a user does."""
     done = subprocess.run(
         [sys.executable, "-m", "sickbay.cli", *arguments],
@@ -44,3 +54,57 @@ def sickbay_process(*arguments: str, stdin: bytes = b"", **environment: str) -> 
         env={**CLEAN, "SICKBAY_DATA": NOWHERE, **environment},
     )
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+class Serve:
+    """`sickbay serve` as a process of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "sickbay.cli", "serve", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**CLEAN, "SICKBAY_HTTP": "127.0.0.1:0"},
+        )
+        self.said = ""
+
+    def ready(self) -> Self:
+        """Wait until it says that it is ready and all it says then."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said += line
+            if "sickbay status" in line:
+                return self
+        raise AssertionError(f"it ended before it was ready: {self.process.communicate()[1]}")
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """End it by a signal: exit code and what it logged."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            errors = self.process.communicate(timeout=END_S)[1]
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        return self.process.returncode, errors
+
+    @property
+    def health_url(self) -> str:
+        return next(word for word in self.said.split() if word.endswith("/healthz"))
+
+
+@pytest.fixture(name="serve")
+def serve_fixture() -> Iterator[Callable[..., Serve]]:
+    """Starts services; all are ended after the test, whatever came of it."""
+    made: list[Serve] = []
+
+    def start(*arguments: str) -> Serve:
+        made.append(Serve(*arguments))
+        return made[-1]
+
+    yield start
+    for served in made:
+        if served.process.poll() is None:
+            served.process.kill()
+        served.process.communicate()

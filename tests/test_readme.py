@@ -27,7 +27,7 @@ def blocks(language: str, page: str = README) -> list[str]:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """`sickbay serve` with its own NATS, and what a process needs to find it; both end with the tests."""
     data = tmp_path_factory.mktemp("serve") / "data"
-    given = {name: value for name, value in os.environ.items() if not name.startswith("SICKBAY_")}
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("SICKBAY_", "COLUMNS"))}
     found = {**given, "SICKBAY_DATA": str(data), "SICKBAY_REPLICA": "services", "PYTHONWARNINGS": "error"}
     command = [COMMAND, "serve", "--http", "off", "--until-stdin-closes"]
     with subprocess.Popen(
