@@ -104,17 +104,17 @@ def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
 
 def test_a_bad_setting_is_a_usage_error() -> None:
     """An environment variable that cannot be read is named with its accepted form."""
-    done = sickbay("settings", SICKBAY_PORT="many")
+    done = sickbay("settings", environment={"SICKBAY_PORT": "many"})
     assert done.returncode == 2 and "SICKBAY_PORT" in done.stderr and "'many'" in done.stderr
 
 
 def test_settings_lists_every_variable_without_secrets() -> None:
     """Each setting is there with its value now; a URL's credentials are not."""
-    done = sickbay("settings", "--json", SICKBAY_NATS="nats://ana:secret@box:4222,tls://tok@other")
+    done = sickbay("settings", "--json", environment={"SICKBAY_NATS": "nats://ana:secret@box:4222,tls://tok@other"})
     found = {row["name"]: row for row in json.loads(done.stdout)}
     assert set(found) == {row.name for row in settings_table()}
     assert found["SICKBAY_NATS"]["value"] == "nats://…@box:4222,tls://…@other"
-    assert "secret" not in sickbay("settings", SICKBAY_NATS="nats://ana:secret@box:4222").stdout
+    assert "secret" not in sickbay("settings", environment={"SICKBAY_NATS": "nats://ana:secret@box:4222"}).stdout
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,9 @@ from sickbay_events import Policy
 
 from .bus.connect import NatsOptions, connect
 from .bus.embedded import EmbeddedServer
+from .bus.jetstream import JetStreamApi
 from .bus.link import Link
-from .bus.topology import DEAD, DEAD_PREFIX, TRANSITIONS, Limits, TopologyReport, ensure
+from .bus.topology import CONTROL, DEAD, DEAD_PREFIX, POLICY_SUBJECT, TRANSITIONS, Limits, TopologyReport, ensure
 from .config import Settings
 from .contract import Doc, document, documented, schema_of, specification
 from .projector import Projector
@@ -99,6 +100,7 @@ class Services:
         self._fold: asyncio.Task[None] | None = None
         self._rpc: Rpc | None = None
         self._answering: asyncio.Task[None] | None = None
+        self._answers = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -163,6 +165,27 @@ class Services:
                 await asyncio.sleep(RPC_RETRY_S)
             else:
                 self._rpc = rpc
+                self._answers.set()
+
+    async def ready(self) -> None:
+        """Wait until somebody writes the view and questions are answered, from a state that knows the policy.
+
+        A seed reaches the log by way of the control stream, a moment after it is stored there; what is reported
+        in between would be judged by the defaults. Raises what ended the fold.
+        """
+        assert self.projector is not None and self._fold is not None and self._link is not None
+        answers = asyncio.create_task(self._answers.wait())
+        await asyncio.wait((answers, self._fold), return_when=asyncio.FIRST_COMPLETED)
+        if self._fold.done():
+            answers.cancel()
+            self._fold.result()
+        client = await self._link.wait_connected(CONNECT_TIMEOUT_S)
+        seed = await JetStreamApi(client, timeout_s=CONNECT_TIMEOUT_S).message_at(
+            CONTROL, 1, or_next=True, subject=POLICY_SUBJECT
+        )
+        projector = self.projector
+        while not projector.health().writer or (seed is not None and not projector.fleet.policy_seq):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
     def health(self) -> dict[str, Any]:
         """`ok`, and the facts behind it."""

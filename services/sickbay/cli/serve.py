@@ -108,7 +108,10 @@ async def _until(
     app: AsgiFastStream, settings: Settings, listener: socket.socket | None, ready: asyncio.Event, ended: asyncio.Event
 ) -> None:
     """The application's life, begun and ended in one task as its task group wants it."""
+    from ..app import services_of
+
     async with app.start_lifespan_context(), _http(app, listener):
+        await services_of(app).ready()
         ready.set()
         _say_ready(app, settings, listener)
         await ended.wait()
@@ -146,6 +149,7 @@ def _listener(settings: Settings) -> socket.socket | None:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((address[0].strip("[]"), address[1]))
+        made.listen()  # who asks before the services are ready waits for them
     except OSError as error:
         made.close()
         raise SaysNo(f"--http {settings.http}: {error.strerror or error}; name another one, or off") from error
