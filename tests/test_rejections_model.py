@@ -75,12 +75,13 @@ class Naive:
                 return bool(at_ms - event["at"] < TEN_MIN_MS)
         return False
 
-    def alone(self) -> str | None:
-        """The replica that last reached the threshold alone, unless it had a good answer of its own since."""
+    def alone(self, at_ms: int) -> str | None:
+        """The replica that lately reached the threshold alone, unless it had a good answer of its own since."""
         good = set[str]()
         for event in reversed(self.events[self.since :]):
             if event["alone"]:
-                return None if event["replica"] in good else str(event["replica"])
+                old = at_ms - event["at"] >= TEN_MIN_MS
+                return None if old or event["replica"] in good else str(event["replica"])
             if event["good"]:
                 good.add(event["replica"])
         return None
@@ -115,9 +116,9 @@ class Naive:
             return
         if hold is not None and hold["name"] in event["leases"]:
             hold["neutral"] = 0
-        alone = self.alone()
+        alone = self.alone(at_ms)
         event["strike"] = True
-        if alone is not None and alone != replica and self.has_word(alone, at_ms):
+        if alone is not None and alone != replica:
             self.begin(event)
             return
         strikes = self.strikes()

@@ -108,6 +108,7 @@ def _step_back_strikes(node: Node, state: ScopeState, now_ms: int) -> None:
     seen = state.strikes.witnesses
     state.strikes.newest_ms = min(state.strikes.newest_ms, now_ms)
     seen.likes = {name: min(at_ms, now_ms) for name, at_ms in seen.likes.items()}
+    seen.alone_ms = min(seen.alone_ms, now_ms)
     seen.alone_end_ms = min(seen.alone_end_ms, now_ms + cap_ms(node, "quarantine"))
 
 

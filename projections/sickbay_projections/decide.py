@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
-from sickbay_events.names import token
+from sickbay_events.names import Scope
 from sickbay_events.view import AllowView, Decision, GateEntry, HoldView
 
 from .entries import REASONS
@@ -103,9 +104,12 @@ def _find(entries: Sequence[GateEntry | None], at_ms: int) -> _Found:
 
 def scope_key(entry: GateEntry) -> str:
     """The scope key of the scope that an entry is about."""
-    host, _, alias = entry.provider.partition("#")
-    if entry.scope == "host":
-        return token(host)
-    if entry.model is None:
-        return f"{token(host)}.{token(alias)}"
-    return f"{token(host)}.{token(alias)}.{token(entry.model)}"
+    return _scope_key(entry.provider, entry.model, entry.scope)
+
+
+@lru_cache(maxsize=16_384)
+def _scope_key(provider: str, model: str | None, scope: str) -> str:
+    host, _, alias = provider.partition("#")
+    if scope == "host":
+        return Scope(host).key
+    return Scope(host, alias, model).key

@@ -108,9 +108,8 @@ def _is_everyones(case: Case, state: ScopeState, strikes: Strikes) -> bool:
 def _hold_alone(case: Case, strikes: Strikes) -> None:
     """The threshold was reached by one replica while others had good answers: its own overlay holds it."""
     seen = strikes.witnesses
-    if seen.alone == case.replica and case.now_ms < seen.alone_end_ms:
+    if not witnesses.note_alone(seen, case.replica, case.now_ms, case.limits.quarantine_ms):
         return
-    seen.alone, seen.alone_end_ms = case.replica, case.now_ms + case.limits.quarantine_ms
     case.out.append(
         Held(
             scope=case.node.scope,

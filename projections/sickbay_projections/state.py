@@ -91,6 +91,8 @@ class Witnesses(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """Replica -> log time of its newest like event with no good answer of its own after it."""
     alone: str | None = None
     """The replica that reached the threshold alone while others had good answers."""
+    alone_ms: int = 0
+    """When it last did."""
     alone_end_ms: int = 0
     """End of the hold that replica has in its own overlay."""
 

@@ -31,13 +31,22 @@ def note_like(witnesses: Witnesses, replica: str, now_ms: int) -> None:
         del likes[min(likes, key=lambda name: (likes[name], name))]
 
 
+def note_alone(witnesses: Witnesses, replica: str, now_ms: int, hold_ms: int) -> bool:
+    """A replica reached the threshold alone; whether a hold of its own begins with it."""
+    begins = witnesses.alone != replica or now_ms >= witnesses.alone_end_ms
+    if begins:
+        witnesses.alone, witnesses.alone_end_ms = replica, now_ms + hold_ms
+    witnesses.alone_ms = now_ms
+    return begins
+
+
 def age(witnesses: Witnesses, now_ms: int, limits: Limits) -> None:
     """Drop what was seen too long ago to confirm anything. Call before anything else."""
     likes = witnesses.likes
     for name in [name for name, at_ms in likes.items() if now_ms >= at_ms + limits.good_answer_ms]:
         del likes[name]
-    if witnesses.alone is not None and witnesses.alone not in likes and now_ms >= witnesses.alone_end_ms:
-        witnesses.alone, witnesses.alone_end_ms = None, 0
+    if witnesses.alone is not None and now_ms >= witnesses.alone_ms + limits.good_answer_ms:
+        _forget_alone(witnesses)
 
 
 def is_empty(witnesses: Witnesses) -> bool:
@@ -49,7 +58,7 @@ def forget_like(witnesses: Witnesses, replica: str) -> None:
     """A good answer of this replica takes its own word back, and the hold it had alone."""
     witnesses.likes.pop(replica, None)
     if witnesses.alone == replica:
-        witnesses.alone, witnesses.alone_end_ms = None, 0
+        _forget_alone(witnesses)
 
 
 def has_second(witnesses: Witnesses, replica: str) -> bool:
@@ -60,4 +69,8 @@ def has_second(witnesses: Witnesses, replica: str) -> bool:
 
 def is_second(witnesses: Witnesses, replica: str) -> bool:
     """Whether this replica's like event confirms what another reached alone. Call `age` before."""
-    return witnesses.alone is not None and witnesses.alone != replica and witnesses.alone in witnesses.likes
+    return witnesses.alone is not None and witnesses.alone != replica
+
+
+def _forget_alone(witnesses: Witnesses) -> None:
+    witnesses.alone, witnesses.alone_ms, witnesses.alone_end_ms = None, 0, 0
