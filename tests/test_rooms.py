@@ -92,13 +92,15 @@ def test_the_checks_above_see_what_they_forbid(tmp_path: Path) -> None:
     assert list(_impure(module)) == ["broken.py:4 calls open", "broken.py:5 calls a.now", "broken.py:6 calls hash"]
 
 
-BLOCKED = f"""
+BLOCKER = f"""
 import sys
 class Blocker:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {EXTRAS + ALSO_HEAVY!r}:
-            raise ModuleNotFoundError(f"{{name}} is not installed here", name=name)
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Blocker())
+"""
+IMPORTS = f"""
 import sickbay, sickbay.sync, sickbay.testing
 for name in sickbay.__all__:
     getattr(sickbay, name)
@@ -109,11 +111,16 @@ print(*sorted(module.__file__ for name, module in sys.modules.items()
 """
 
 
+def without_extras(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh process in which none of the extras can be imported."""
+    command = [sys.executable, "-I", "-W", "error", "-c", BLOCKER + code]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture(scope="module")
 def router_side() -> list[Path]:
     """The modules that a router loads, from a process in which none of the extras can be imported."""
-    command = [sys.executable, "-I", "-W", "error", "-c", BLOCKED]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = without_extras(IMPORTS)
     assert done.returncode == 0, done.stderr
     return [Path(line) for line in done.stdout.split()]
 
@@ -121,6 +128,13 @@ def router_side() -> list[Path]:
 def test_import_sickbay_works_without_the_extras_and_loads_none_of_them(router_side: list[Path]) -> None:
     assert SERVICES / "__init__.py" in router_side
     assert SERVICES / "cli" / "__init__.py" not in router_side
+
+
+def test_the_command_says_what_to_install_where_only_a_routers_part_is() -> None:
+    done = without_extras("sys.argv = ['sickbay', 'status']\nfrom sickbay.__main__ import main\nmain()")
+    assert done.returncode == 1
+    assert "sickbay[server]" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_what_a_router_loads_runs_on_windows_by_design(router_side: list[Path]) -> None:
