@@ -116,13 +116,12 @@ def status(folds: Folds, ask: StatusAsk) -> dict[str, Any]:
     last, size = "", 0
     for key in islice(within, ask.limit):
         found = fleet.document(key, now_ms)
+        if found is not None:
+            size += len(msgspec.json.encode(found))
+            if documents and size > REPLY_BYTES_MAX:
+                break
+            documents.append(found)
         last = key
-        if found is None:
-            continue
-        size += len(msgspec.json.encode(found))
-        if documents and size > REPLY_BYTES_MAX:
-            break
-        documents.append(found)
     more = bool(within) and last != within[-1]
     return {
         **_head(fleet, now_ms),
