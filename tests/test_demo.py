@@ -97,7 +97,7 @@ def test_no_process_outlives_it(number: signal.Signals) -> None:
             left = run.wait_gone(15)
             assert left == [], f"seed {seed}, after {wait_s:.2f} s of {started} processes: {left}"
             _, err = run.process.communicate(timeout=5)
-            if number != signal.SIGKILL:
+            if number != signal.SIGKILL and started > 1:  # before that, Python was still loading it
                 assert run.process.returncode == 1 and "interrupted" in err and "Traceback" not in err, f"{seed}: {err}"
         finally:
             run.sweep()
