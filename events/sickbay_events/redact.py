@@ -16,8 +16,8 @@ _PATTERNS: Final = (
     re.compile(r"\b(?:bearer|basic|token|apikey)\s+[A-Za-z0-9_\-.~+/=]{6,}", re.I),
     re.compile(
         r"(?<![A-Za-z])(?:x-)?(?:api[_\- ]?key|apikey|access[_\- ]?key(?:[_\- ]?id)?"
-        r"|secret(?:[_\- ]?key|[_\- ]?access[_\- ]?key)?|access[_\- ]?token|refresh[_\- ]?token|auth[_\- ]?token|password|passwd"
-        r"|authorization|credential|signature|key)"
+        r"|secret(?:[_\- ]?key|[_\- ]?access[_\- ]?key)?|access[_\- ]?token|refresh[_\- ]?token|auth[_\- ]?token"
+        r"|password|passwd|authorization|credential|signature|key)"
         r"[\"']?(?:\s+(?:provided|is|was|id))?\s{0,2}[:=]\s{0,2}[\"'<]?(?!//)[^\s\"'<>,;]{4,}",
         re.I,
     ),

@@ -123,15 +123,15 @@ _MARK: Final = re.compile(
     r"start_header_id|end_header_id|assistant|user|system|tool|observation|channel|message|return|call|start|constrain|"
     r"python_tag|fim_\w{2,8}|end_of_turn|tool_call_begin|tool_call_end|tool_calls_section_begin|tool_calls_section_end|"
     r"tool_call_argument_begin|end_of_role|start_of_role|endofprompt|END_OF_TURN_TOKEN|START_OF_TURN_TOKEN|"
-    r"CHATBOT_TOKEN|USER_TOKEN)\|>|｜[^｜\n]{2,40}｜>|</?SYS>>|(?:start|end)_of_turn>|(?:/?s|eos|bos|pad|unk)>(?=\s*\Z)|"
+    r"CHATBOT_TOKEN|USER_TOKEN)\|>|｜[^｜\n]{2,40}｜>|</?SYS>>|(?:start|end)_of_turn>|"
+    r"(?:/?s|eos|bos|pad|unk)>(?=\s*\Z)|"
     r"(?<=\A<)(?:s|bos)>|\|?sop\|?>|unused\d{1,3}>|0x[0-9A-F]{2}>)"
     r"|(?<=\[)(?:/?INST\]|gMASK\]|TOOL_CALLS\])|(?<=\])<\]minimax\[>\[)"
 )
-MARK_CHARS: Final = 8192
+MARK_CHARS: Final = 4096
 """Marks are looked for in this much of the beginning and of the end, where they leak."""
-_MARK_BEGINNINGS: Final = ("<|", "<｜", "INST]", "SYS>>", "_of_turn>", "</s>", "<s>", "<eos>", "<bos>", "<pad>", "<unk>",
-                           "gMASK", "[TOOL_CALLS]",
-                           "<unused", "<0x", "<sop>", "[<]minimax", "]<]minimax")  # fmt: skip
+_MARK_BEGINNINGS: Final = ("<|", "<｜", "INST]", "SYS>>", "_of_turn>", "</s>", "<s>", "<eos>", "<bos>", "<pad>",
+                           "<unk>", "gMASK", "[TOOL_CALLS]", "<unused", "<0x", "<sop>", "]<]minimax")  # fmt: skip
 """Every mark holds one of these: a quick look that spares clean text the pattern."""
 _CODE_SPAN: Final = re.compile(r"```[^`]{0,20000}```|`[^`\n]{1,400}`|~~~[^~]{0,20000}~~~")
 _ABOUT_MARKS: Final = re.compile(

@@ -36,11 +36,17 @@ _CHILD_KEYS: Final = (
     "error", "errors", "detail", "details", "message", "fault", "base_resp", "response", "metadata", "data", "body",
     "cause", "output", "innererror", "inner_error", "violations", "error_model", "upstream_error", "exception",
 )  # fmt: skip
+_SPOKEN_KEYS: Final = frozenset(("error", "errors", "fault", "upstream_error", "exception"))
+"""Fields that hold an object, or the whole message as a string."""
 _NESTED_KEYS: Final = ("raw", "message", "body", "msg", "detail", "error", "upstream_error", "raw_error")
 """Fields in which relays put the upstream's body as a string of JSON."""
 
 _NO_CODES: Final = frozenset(("", "error", "none", "null", "about:blank", "fail", "failure", "failed"))
 """Words in the place of a code that say nothing."""
+_CODE_RANK: Final = {key: rank for rank, key in enumerate(_CODE_KEYS)}
+# The id of a quota says over which window and for whom it counts (Google): it is read as a sentence too.
+_TEXT_RANK: Final = {key: rank for rank, key in enumerate((*_TEXT_KEYS, "raw", "quotaid"))}
+_CHILD_RANK: Final = {key: rank for rank, key in enumerate(_CHILD_KEYS)}
 _CHARSET: Final = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_.:\-]{1,40})")
 _TAG: Final = re.compile(r"<[^<>]*>")
 _HTML_BLOCK: Final = re.compile(r"<(script|style)\b[^<>]*>[^<]*", re.I)
@@ -242,6 +248,11 @@ def shape_of(doc: Json) -> str:
     return "other"
 
 
+def _rank(entry: tuple[Json, ...]) -> int:
+    rank: int = entry[0]
+    return rank
+
+
 class _Found:
     """What a walk through an envelope has gathered."""
 
@@ -267,31 +278,33 @@ class _Found:
             self._text(node, depth, nested=True)
 
     def _object(self, node: dict[str, Json], depth: int) -> None:
-        if len(node) > NODES_MAX:
-            node = dict(list(node.items())[:NODES_MAX])
-        low = {key.lower(): value for key, value in node.items()}
-        for key in _CODE_KEYS:
-            if key in low:
-                self._code(low[key])
-        for key in _TEXT_KEYS:
-            value = low.get(key)
+        codes: list[tuple[int, Json]] = []
+        texts: list[tuple[int, str, bool]] = []
+        children: list[tuple[int, Json]] = []
+        for looked_at, (key, value) in enumerate(node.items()):
+            if looked_at >= NODES_MAX:
+                break
+            name = key if key.islower() else key.lower()
+            if name in _CODE_RANK and not isinstance(value, dict | list):
+                codes.append((_CODE_RANK[name], value))
             if isinstance(value, str):
-                self._text(value, depth, nested=key in _NESTED_KEYS)
-        raw = low.get("raw")
-        if isinstance(raw, str):
-            self._text(raw, depth, nested=True)
-        for key in _CHILD_KEYS:
-            child = low.get(key)
-            if isinstance(child, dict | list):
-                self.walk(child, depth + 1)
-            elif isinstance(child, str) and key in ("error", "errors", "fault", "upstream_error", "exception"):
-                if " " not in child[:64]:
-                    self._code(child)
-                self._text(child, depth, nested=True)
-        quota = low.get("quotaid")
-        if isinstance(quota, str):
-            # A quota's id says over which window and for whom it counts (Google).
-            self.texts.append(quota[:FIELD_CHARS])
+                if name in _TEXT_RANK:
+                    texts.append((_TEXT_RANK[name], value, name in _NESTED_KEYS))
+                elif name in _SPOKEN_KEYS:
+                    children.append((_CHILD_RANK[name], value))
+            elif name in _CHILD_RANK:
+                children.append((_CHILD_RANK[name], value))
+        for _, value in sorted(codes, key=_rank):
+            self._code(value)
+        for _, text, nested in sorted(texts, key=_rank):
+            self._text(text, depth, nested=nested)
+        for _, value in sorted(children, key=_rank):
+            if isinstance(value, str):
+                if " " not in value[:64]:
+                    self._code(value)
+                self._text(value, depth, nested=True)
+            else:
+                self.walk(value, depth + 1)
 
     def _code(self, value: Json) -> None:
         if isinstance(value, bool):

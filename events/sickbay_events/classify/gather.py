@@ -82,7 +82,12 @@ class Answer:
         return None
 
     def _message(self, message: dict[str, Json]) -> None:
-        self._content(message.get("content"))
+        content = message.get("content")
+        if len(message) == 1 and isinstance(content, str):
+            # A chunk of text and nothing else: most of every stream.
+            self._texts.append(content)
+            return
+        self._content(content)
         for key in ("reasoning_content", "reasoning", "thinking"):
             value = message.get(key)
             if isinstance(value, str) and value:
@@ -311,20 +316,20 @@ def error_in(document: dict[str, Json]) -> Json:
         inner = document.get("response")
         return {"error": inner.get("error") or inner} if isinstance(inner, dict) else document
     base = document.get("base_resp")
-    if isinstance(base, dict) and base.get("status_code") not in _SUCCESS_CODES:
+    if isinstance(base, dict) and not _is_one_of(base.get("status_code"), _SUCCESS_CODES):
         return {"base_resp": base}
     nested = document.get("Response")
     if isinstance(nested, dict) and nested.get("Error"):
         return {"error": nested["Error"]}
     if document.get("errors") and isinstance(document["errors"], list) and not document.get("result"):
         return document
-    if document.get("success") is False or document.get("status") in _FAILED:
+    if document.get("success") is False or _is_one_of(document.get("status"), _FAILED):
         return document
     if document.get("choices") or document.get("candidates"):
         return None
     says = document.get("message") or document.get("msg") or document.get("error_msg")
     code = document.get("code", document.get("error_code", document.get("errorCode", 0)))
-    if isinstance(says, str) and not isinstance(code, list | dict | bool) and code not in _SUCCESS_CODES:
+    if isinstance(says, str) and not isinstance(code, list | dict | bool) and not _is_one_of(code, _SUCCESS_CODES):
         return document
     if "detail" in document and document.keys() <= {"detail", "status", "title", "type", "instance"}:
         return document
@@ -335,3 +340,7 @@ def error_in(document: dict[str, Json]) -> Json:
     ):
         return document
     return None
+
+
+def _is_one_of(value: Json, values: frozenset[Json]) -> bool:
+    return not isinstance(value, list | dict) and value in values

@@ -75,6 +75,8 @@ def _find(envelope: Envelope, family: str) -> tuple[Rule | None, str]:
     header = envelope.headers.get("x-amzn-errortype", "")
     if header:
         codes = (header.partition(":")[0].rpartition("#")[2].lower(), *codes)
+    # `SensitiveContentDetected.Violence` is also a `SensitiveContentDetected`.
+    codes += tuple(code.partition(".")[0] for code in codes if "." in code)
     for row in habits.HABITS.get(family, ()):
         if (not row.codes or not row.codes.isdisjoint(codes)) and _fits(row, envelope):
             return row, "family"

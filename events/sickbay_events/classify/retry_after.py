@@ -38,8 +38,8 @@ _MOMENT: Final = re.compile(
 _PAIR: Final = re.compile(r"\b(r|reset|t)\s*=\s*(\d{1,9})")
 _KEYS: Final = (
     ("retry_after_ms", 0.001), ("retryafterms", 0.001), ("retry_after_seconds", 1.0), ("retry_after", 1.0),
-    ("retryafter", 1.0), ("retry_after_s", 1.0), ("retrydelay", 1.0), ("estimated_time", 1.0),
-    ("resets_in_seconds", 1.0), ("reset_in_seconds", 1.0), ("retry-after", 1.0), ("retry_after_secs", 1.0),
+    ("retryafter", 1.0), ("retry_after_s", 1.0), ("retrydelay", 1.0), ("estimated_time", 1.0), ("retry-after", 1.0),
+    ("resets_in_seconds", 1.0), ("reset_in_seconds", 1.0), ("reset_seconds", 1.0), ("retry_after_secs", 1.0),
     ("resets_at", 1.0), ("reset_at", 1.0), ("x-ratelimit-reset", 1.0), ("retry_in", 1.0), ("wait_seconds", 1.0),
 )  # fmt: skip
 _RETRY_HEADERS: Final = (("retry-after-ms", 0.001), ("x-ms-retry-after-ms", 0.001), ("x-retry-after-ms", 0.001),

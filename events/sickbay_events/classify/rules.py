@@ -69,7 +69,12 @@ CODES: Final[tuple[Rule, ...]] = (
     rule("wrong_endpoint", "model_not_supported", "for this request"),
     rule("context_length", "rate_limit_exceeded", "request too large"),
     rule("quota", "access_terminated_error", "usage limit | billing cycle"),
-    rule("permission_model", "model_not_found", "not have access to | not allowed to access", never="does not exist"),
+    rule(
+        "permission_model",
+        "model_not_found model_not_supported",
+        "not have access to | not allowed to access | cannot access | for this organization | not permitted",
+        never="does not exist",
+    ),
     rule(
         "model_unavailable",
         "model_not_found modelnotfound model_not_exist model_not_exists model_does_not_exist invalid_model"
@@ -117,7 +122,7 @@ CODES: Final[tuple[Rule, ...]] = (
         " balance_insufficient"
         " servicequotaexceededexception servicequotaexceeded token_quota_reached not_enough_credits free_tier_exhausted"
         " commoditynotpurchased insufficient_account_balance not_enough_balance billing_required credits_exhausted"
-        " openrouter_credits openrouter_key_limit budgetexceedederror resourceinsufficient",
+        " openrouter_credits budget_blocked openrouter_key_limit budgetexceedederror resourceinsufficient",
     ),
     rule(
         "overloaded",
@@ -125,7 +130,7 @@ CODES: Final[tuple[Rule, ...]] = (
         " model_not_ready modelnotreadyexception capacity_exceeded no_capacity queue_exceeded model_overloaded"
         " service_tier_capacity_exceeded modelunavailable no_available_workers server_busy model_loading"
         " modelloadingerror slow_down nocapacity service_overloaded system_overloaded serverbusy server_high_load"
-        " model_capacity_exceeded no_healthy_upstream capacity_error no_available_channel over_capacity"
+        " model_capacity_exceeded no_healthy_upstream capacity_error no_available_channel over_capacity model_cooldown"
         " insufficient_capacity model_is_loading inflightbatchsizeexceeded modelserviceunavailable queue_full",
     ),
     rule(

@@ -31,9 +31,10 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "rate_limited",
-        says="error code: 1015",
+        says="error code: 1015 | limit exceeded for api_key | limit exceeded for model_per_key",
         scope="credential",
     ),
+    rule("auth", says="resource has been temporarily blocked | resource has been blocked | resource is blocked"),
     rule(
         "network",
         says="upstream connect error | connect timeout | dns cache overflow",
