@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sickbay.gate import KNOWN_MAX, Gate
-from sickbay.mirror import Mirror
 from sickbay.overlay import Overlay
 from sickbay.testing import standalone
+from sickbay.view import View
 from sickbay_events import CallOutcome, GateEntry, Target
 from sickbay_events.view import AllowView, HoldView
 from view_writer import hold_entry, release_entry
@@ -132,7 +132,7 @@ def test_a_loopback_provider_is_this_machines_own() -> None:
 
 def test_before_the_first_message_the_wall_clock_counts_and_it_is_stale() -> None:
     """A gate that has heard nothing lets pass and says so."""
-    mirror = Mirror(None)
+    mirror = View()
     overlay = Overlay(now_ms=mirror.now_ms, cluster=mirror.entries)
     gate = Gate(mirror, overlay)
     decision = gate.decide(TARGET)

@@ -17,7 +17,8 @@ from sickbay.bus.bulk import bulk_parser
 from sickbay.bus.connect import NatsOptions
 from sickbay.bus.link import Link
 from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, ensure
-from sickbay.mirror import STALE_S, LogClock, Mirror
+from sickbay.mirror import Mirror
+from sickbay.view import STALE_S, LogClock
 from sickbay_events import GateEntry, Policy, Target
 from view_writer import ViewWriter, hold_entry, release_entry, until
 
@@ -41,7 +42,7 @@ async def mirror_on(url: str) -> AsyncIterator[Mirror]:
 @contextmanager
 def deaf(mirror: Mirror) -> Iterator[None]:
     """Messages that arrive in here are lost to the mirror."""
-    assert mirror._link is not None and mirror._link.client is not None
+    assert mirror._link.client is not None
     sinks = bulk_parser(mirror._link.client).sinks
     sid = next(sid for sid, sink in sinks.items() if sink == mirror._on_items)
     lost: list[object] = []
@@ -118,7 +119,7 @@ async def test_no_resync_while_200_changes_a_second_flow(nats_server: NatsServer
         await until(lambda: mirror.entries[targets[-1].key].seq == 699)
         assert mirror.resyncs == 1
         assert mirror.counts["mismatch"] == 0
-        assert mirror._view.counted().digest == writer.checkpoint().digest
+        assert mirror._map.counted().digest == writer.checkpoint().digest
 
 
 async def test_what_the_feed_lost_is_noticed_at_the_next_checkpoint(
@@ -129,7 +130,7 @@ async def test_what_the_feed_lost_is_noticed_at_the_next_checkpoint(
         await writer.sign()
         assert await mirror.wait_loaded(5)
         await writer.sign()
-        await until(lambda: mirror._view.settled)
+        await until(lambda: mirror._map.settled)
         with deaf(mirror):
             await writer.put(TARGET.key, hold_entry(TARGET, end_ms=FAR_MS))
             await asyncio.sleep(0.05)
@@ -154,9 +155,9 @@ async def test_whole_again_soon_after_a_server_restart(nats_server: NatsServer, 
             await writer.put(target.key, hold_entry(target, end_ms=FAR_MS, seq=100 + n))
         await until(lambda: mirror.seq == 299)
         nats_server._end(signal.SIGKILL if kill else signal.SIGTERM)
-        await until(lambda: mirror._link.client is None)  # type: ignore[union-attr]
+        await until(lambda: mirror._link.client is None)
         nats_server.start()
-        await until(lambda: mirror._link.client is not None)  # type: ignore[union-attr]
+        await until(lambda: mirror._link.client is not None)
         while True:
             try:
                 await asyncio.wait_for(writer.put(TARGET.key, hold_entry(TARGET, end_ms=FAR_MS, seq=400)), 0.5)
@@ -177,7 +178,7 @@ async def test_a_change_missed_during_an_interruption_is_read_without_paging(
         await writer.sign()
         assert await mirror.wait_loaded(5)
         await writer.sign()
-        await until(lambda: mirror._view.settled)
+        await until(lambda: mirror._map.settled)
         link = mirror._link
         assert link is not None and link.client is not None
         resyncs, connects = mirror.resyncs, link.connects
@@ -211,7 +212,7 @@ async def test_a_recreated_bucket_is_noticed_and_its_old_entries_dropped(
         await fresh.put(TARGET.key, hold_entry(TARGET, end_ms=FAR_MS, seq=200))
         async with fresh.signing():
             await until(lambda: TARGET.key in mirror.entries and gone.key not in mirror.entries)
-            await until(lambda: mirror._view.counted().digest == fresh.checkpoint().digest)
+            await until(lambda: mirror._map.counted().digest == fresh.checkpoint().digest)
 
 
 async def test_deletes_and_the_brooms_markers_remove_an_entry(nats_server: NatsServer, writer: ViewWriter) -> None:
@@ -230,11 +231,11 @@ async def test_deletes_and_the_brooms_markers_remove_an_entry(nats_server: NatsS
         await until(lambda: TARGET.key not in mirror.entries)
         await until(lambda: short.key not in mirror.entries, what="the marker came")
         writer.values.clear()
-        writer.revision = mirror._view.revision
+        writer.revision = mirror._map.revision
         await writer.sign()
         await until(lambda: mirror._checkpoint_revision > writer.revision)
         assert mirror.counts["mismatch"] == 0
-        assert mirror._view.counted().entries == 0
+        assert mirror._map.counted().entries == 0
 
 
 async def test_malformed_and_future_entries_are_counted_and_ignored(

@@ -105,8 +105,10 @@ class ViewWriter:
     async def signing(self, every_s: float = 0.3) -> AsyncIterator[None]:
         """Sign a checkpoint again and again, as a live projector does; goes on through outages of the server."""
 
+        stopped = False
+
         async def keep() -> None:
-            while True:
+            while not stopped:
                 try:
                     await asyncio.wait_for(self.sign(), 1.0)
                 except Exception:
@@ -118,6 +120,8 @@ class ViewWriter:
         try:
             yield
         finally:
+            # A cancellation alone can be lost in `wait_for`.
+            stopped = True
             task.cancel()
             await asyncio.wait([task])
 

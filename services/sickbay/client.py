@@ -24,6 +24,7 @@ from .mirror import Mirror
 from .outbox import Reportable
 from .overlay import Overlay
 from .reporter import CAPACITY, CLOSE_LIMIT_S, Counts, Left, Reporter
+from .view import View
 
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 
@@ -58,7 +59,7 @@ class Sickbay:
         self,
         *,
         link: Link | None,
-        mirror: Mirror,
+        mirror: View,
         overlay: Overlay,
         gate: Gate,
         reporter: Outbox,

@@ -6,14 +6,15 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
-from sickbay_events import Decision, GateEntry, NameRefused, Target
+from sickbay_events import Decision, GateEntry, NameRefused, Target, TokenRefused
 from sickbay_events.names import at_machine
 from sickbay_projections import decide_entries
 
-from .mirror import STALE_S, Mirror
 from .overlay import Overlay
+from .view import STALE_S, View
 
 _log = logging.getLogger("sickbay.gate")
 
@@ -42,7 +43,7 @@ class Gate:
 
     def __init__(
         self,
-        mirror: Mirror,
+        view: View,
         overlay: Overlay,
         *,
         replica: str = "",
@@ -50,12 +51,12 @@ class Gate:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self._mirror, self._overlay = mirror, overlay
+        self._view, self._overlay = view, overlay
         self._replica, self._machine = replica, machine
         self.on_denied: Denied | None = None
         """Told of each denial."""
         self._monotonic = monotonic
-        self._entries = mirror.entries
+        self._entries = view.entries
         self._marked = overlay.marked
         self._keys: dict[Target, _Known] = {}
         # Targets of which nothing is held or pending. One look into this set is all that most decisions need; who
@@ -63,21 +64,21 @@ class Gate:
         # between a change and the taking out.
         self._free: set[Target] = set()
         self._generation = 0
-        mirror.listen(changed=lambda key, _old, _new: self._touch(key))
+        view.listen(changed=lambda key, _old, _new: self._touch(key))
         overlay.on_marked = self._touch
 
     def decide(self, target: Target) -> Decision:
         """Decide by SPEC 5.1. No I/O, never raises; a fault in here lets the call pass, logged and counted."""
         try:
             if target in self._free or self._is_free(target):
-                mirror = self._mirror
-                age_s = self._monotonic() - mirror.fresh_at_s
+                view = self._view
+                age_s = self._monotonic() - view.fresh_at_s
                 return Decision(
                     allowed=True,
                     reason="ok",
-                    seq=mirror.seq,
+                    seq=view.seq,
                     age_s=age_s,
-                    source="cluster" if mirror.is_heard and age_s <= STALE_S else "stale",
+                    source="cluster" if view.is_heard and age_s <= STALE_S else "stale",
                 )
             return self._weigh(target)
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
@@ -92,19 +93,22 @@ class Gate:
         return target if provider is target.provider or provider == target.provider else Target(provider, target.model)
 
     def _answer(self, reason: str) -> Decision:
-        age_s = self._mirror.age_s()
-        return Decision(allowed=True, reason=reason, seq=self._mirror.seq, age_s=age_s, source=self._source())
+        age_s = self._view.age_s()
+        return Decision(allowed=True, reason=reason, seq=self._view.seq, age_s=age_s, source=self._source())
 
     def _source(self) -> Literal["cluster", "stale"]:
-        return "stale" if self._mirror.is_stale else "cluster"
+        return "stale" if self._view.is_stale else "cluster"
 
     def _touch(self, key: str) -> None:
         """Something of this scope changed: its targets are looked at anew."""
         self._generation += 1
+        if not self._free:
+            return
         if key.count(".") < 2:
             self._free.clear()
         else:
-            self._free.discard(Target.of_key(key))
+            with suppress(TokenRefused):  # an entry under a key that no target has concerns nobody
+                self._free.discard(Target.of_key(key))
 
     def _is_free(self, target: Target) -> bool:
         """Whether nothing is known of any of the target's scopes; remembers it if so."""
@@ -149,10 +153,10 @@ class Gate:
         keys = known.keys
         if self._overlay.is_pending:
             self._overlay.fold()
-        now_ms = self._mirror.now_ms()
+        now_ms = self._view.now_ms()
         cluster = [_alive(self._entries.get(key), now_ms) for key in keys]
         own = [self._overlay.entry(key, now_ms) if key in self._marked else None for key in keys]
-        seq, age_s, source = self._mirror.seq, self._mirror.age_s(), self._source()
+        seq, age_s, source = self._view.seq, self._view.age_s(), self._source()
         decision = decide_entries(cluster, now_ms, self._replica, seq=seq, age_s=age_s, source=source)
         if any(own) and decision.reason != "allowed_by_operator":
             local = decide_entries(own, now_ms, self._replica, seq=seq, age_s=age_s, source="local")

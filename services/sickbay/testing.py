@@ -18,10 +18,10 @@ from sickbay_projections.entries import REASONS
 
 from .client import Sickbay
 from .gate import Gate
-from .mirror import Mirror
 from .outbox import NotReportable, Reportable, fit
 from .overlay import Overlay
 from .reporter import CLOSE_LIMIT_S, Counts, Left
+from .view import View
 
 __all__ = ["Standalone", "standalone"]
 
@@ -74,7 +74,7 @@ class Standalone(Sickbay):
         self._now_s = 0.0
         self._recorder = Recorder()
         self._seq = 0
-        mirror = Mirror(None, monotonic=lambda: self._now_s, wall=lambda: BEGAN_MS / 1000 + self._now_s)
+        mirror = View(monotonic=lambda: self._now_s, wall=lambda: BEGAN_MS / 1000 + self._now_s)
         mirror.is_loaded = mirror.is_heard = True
         mirror.policy = policy or mirror.policy
         overlay = Overlay(now_ms=mirror.now_ms, cluster=mirror.entries, replica=replica)

@@ -33,6 +33,8 @@ class Change(NamedTuple):
     """The scope key; `=.0` is the checkpoint, `=.1` the policy in force."""
     revision: int
     value: bytes | None
+    hashed: int = 0
+    """`entry_hash` of it, where the caller has made it already; 0: made when it is applied."""
 
 
 class Counted(NamedTuple):
@@ -190,7 +192,7 @@ class ViewMap:
     def _set(self, change: Change) -> None:
         key = change.key
         old = self.standing.pop(key, None)
-        new = entry_hash(key, change.value) if change.value is not None else 0
+        new = change.hashed or entry_hash(key, change.value) if change.value is not None else 0
         if change.value is not None:
             self.standing[key] = (change.revision, new)
         if key != CHECKPOINT:

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 import sickbay
 from sickbay import Held, Sickbay, Target, provider_of
 from sickbay.gate import Gate
-from sickbay.mirror import Mirror
 from sickbay.overlay import Overlay
 from sickbay.testing import Recorder
+from sickbay.view import View
 
 from .pipes import lines_of_stdin, say
 
@@ -62,7 +62,7 @@ async def post(choice: Choice) -> tuple[int, dict[str, str], bytes]:
 
 def standing_alone(name: str) -> Sickbay:
     """A gate with the same folds and no cluster: it hears of nobody, and what it records goes nowhere."""
-    mirror = Mirror(None)
+    mirror = View()
     overlay = Overlay(now_ms=mirror.now_ms, cluster=mirror.entries, replica=name)
     gate = Gate(mirror, overlay, replica=name)
     return Sickbay(link=None, mirror=mirror, overlay=overlay, gate=gate, reporter=Recorder())
