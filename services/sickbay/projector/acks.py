@@ -23,6 +23,7 @@ WRONG_LAST_SEQUENCE: Final = 10071
 NO_STREAM: Final = 503
 LOST: Final = 0
 ACK_TIMEOUT_S: Final = 2.0
+FLUSH_S: Final = 2
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
@@ -56,11 +57,13 @@ class Acks:
         self._waiting: dict[int, tuple[float, Done]] = {}
 
     async def open(self, client: Client) -> None:
-        """Take acknowledgements by this client from now on."""
+        """Take acknowledgements by this client from now on. Raises `nats.errors.Error` if it is gone already."""
         await self.close()
         inbox = client.new_inbox()
         self._inbox = inbox.encode() + b"."
         self._subscription = await subscribe_bulk(client, f"{inbox}.*", self._on_items)
+        # Publishes go past the client's buffer, in which the subscription may still wait.
+        await client.flush(FLUSH_S)
         self._client = client
 
     async def close(self) -> None:

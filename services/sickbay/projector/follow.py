@@ -16,7 +16,7 @@ from ..bus.entries import read_entries
 from ..bus.jetstream import JetStreamApi, rfc3339_ns
 from ..bus.topology import GATE_PREFIX, GATE_STREAM, VIEW_PREFIX
 from ..bus.view import CHECKPOINT, Change, ViewMap, read_change
-from ..mirror import LogClock
+from ..view import LogClock
 
 PAGE_TIMEOUT_S: Final = 2.0
 _checkpoints: Final = msgspec.json.Decoder(Checkpoint)

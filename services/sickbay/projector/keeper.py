@@ -37,6 +37,7 @@ SILENT_S: Final = 3.0
 """A checkpoint that has not moved for so long may be claimed by somebody else."""
 ENSURE_EVERY_S: Final = 0.5
 CATCH_UP_S: Final = 5.0
+HASH_EVERY_S: Final = 0.25
 SNAPSHOT_EVENTS: Final = 50_000
 SNAPSHOT_EVERY_S: Final = 30.0
 SNAPSHOT_RETRY_S: Final = 1.0
@@ -64,6 +65,7 @@ class Keeper:
         self._reconnects = 0
         self._compared = False
         self._ensured_s = 0.0
+        self._hashed_s = 0.0
 
     def wake(self) -> None:
         """Something is to be done now."""
@@ -165,6 +167,7 @@ class Keeper:
             await p.view.load(client)
         if not p.loaded:
             return
+        self._hash_ahead()
         if p.is_writer:
             await self._write(client)
             return
@@ -234,6 +237,15 @@ class Keeper:
             self.live = True
             _log.info("this projector writes now, at log sequence %d", p.fleet.seq)
         self._maybe_snapshot(client)
+
+    def _hash_ahead(self) -> None:
+        """Hash what changed now and then, so that little is left to hash when a digest is wanted: what waits
+        for it is the next hold."""
+        p = self._p
+        now_s = time.monotonic()
+        if p.lag == 0 and now_s - self._hashed_s >= HASH_EVERY_S:
+            self._hashed_s = now_s
+            p.fleet.digest()
 
     def _maybe_snapshot(self, client: Client) -> None:
         p = self._p
