@@ -182,6 +182,10 @@ NOT_ABOUT_THE_MODEL = [
     "response_format is not supported on this model", "Workspace does not exist", "Organization not found",
     "Invalid model parameters: temperature must be at most 2", "Container 'c' is not found", "Voice 'v' does not exist",
     "model m-9 is not supported for this request", "Model output was invalid", "Invalid model response",
+    "Model tokenizer not found", "model config not found", "Model output is invalid", "model parameter not recognized",
+    "Model file not found on disk, retrying", "The model m-9 is not available in streaming mode", "Model response not valid JSON",
+    "model group not configured for fallbacks", "The engine is not ready", "Model permissions not configured",
+    "The model m-9 is not supported when using tools", "model access not configured",
 ]  # fmt: skip
 
 

@@ -8,7 +8,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_NAME: Final = r"(?:`[^`\n]{0,160}`|'[^'\n]{0,160}'|\"[^\"\n]{0,160}\"|<[^>\n]{0,160}>|[^\s`'\"]{1,160})"
+_PART_OF_ONE: Final = (
+    r"(?!(?:config|tokeni|file|output|param|field|response|weight|setting|path|type|format|request|key|permission|card|info|"
+    r"capabilit|feature|endpoint|context|input|tool|function|message|temperature|prompt|provider|option|argument|adapter|"
+    r"template|image|access|property|value|group|list|url|schema|mode)\w{0,12}\b)"
+)
+"""A bare word after `model` that makes it a part or a property of a model, not its name."""
+_NAME: Final = (
+    r"(?:`[^`\n]{0,160}`|'[^'\n]{0,160}'|\"[^\"\n]{0,160}\"|<[^>\n]{0,160}>|" + _PART_OF_ONE + r"[^\s`'\"]{1,160})"
+)
 _GONE: Final = (
     r"(?:does not exist|doesn't exist|do not exist|did not exist|not exist|not found|isn't found|could not be found|"
     r"cannot be found|can't be found|was not found|not recogni[sz]ed|not valid|is invalid|isn't valid|unknown|"
