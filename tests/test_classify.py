@@ -217,6 +217,13 @@ def test_a_strangers_401_403_404_says_nothing(provider: str, status: int) -> Non
         assert (verdict.kind, verdict.scope, verdict.signature) == ("unknown", "none", "foreign_shape"), body
 
 
+def test_a_page_that_wants_a_browser_or_a_proxys_login_is_about_neither_key_nor_model() -> None:
+    page = "<html><title>Just a moment...</title></html>"
+    for status, headers in ((403, {"CF-Mitigated": "challenge"}), (407, {}), (511, {})):
+        verdict = error(status, page, headers=headers)
+        assert (verdict.kind, verdict.signature) == ("unknown", "foreign_shape")
+
+
 @pytest.mark.parametrize(
     ("provider", "family"),
     [

@@ -511,6 +511,4 @@ HEADER_HABITS: Final[tuple[tuple[str, str, str, Rule], ...]] = (
     ("x-admission-dimension", "", "429", rule("overloaded")),
     ("x-concurrent-limit-dimension", "", "429", rule("rate_limited")),
     ("x-ratelimit-remaining", "0", "429", rule("rate_limited", scope="credential")),
-    ("cf-mitigated", "challenge", "", rule("unknown")),
-    ("x-msedge-ref", "", "403", rule("unknown")),
 )
