@@ -158,7 +158,7 @@ class Mirror(View):
     # Reading the bucket.
 
     async def _keep(self) -> None:
-        # A cancellation can be lost in `wait_for` when what it waits for is done at that moment; `stop` clears the task.
+        # `wait_for` loses a cancellation when what it waits for is done at that moment; so `stop` clears the task.
         while self._task is not None:
             wait_s = min(CHECK_S, max(0.001, self._retry_at_s - self._monotonic())) if self._retry_at_s else CHECK_S
             with suppress(TimeoutError):

@@ -9,6 +9,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from sys import intern
 from typing import Final
 
 import msgspec
@@ -175,6 +176,8 @@ class View:
                 if entry.v > VERSION:
                     self._unreadable("version", change, f"v {entry.v} is higher than {VERSION}")
                     entry = None
+        if entry is not None:
+            _slim(entry)
         self.put(change.key, entry)
 
     def _take_policy(self, change: Change) -> None:
@@ -250,6 +253,20 @@ class View:
                 "entry %s (revision %d) is not readable and ignored: %s (%s so far: %d)",
                 change.key, change.revision, why, what, self.counts[what],
             )  # fmt: skip
+
+
+def _slim(entry: GateEntry) -> None:
+    """Let go of the words that are for people only and share those that repeat: half of an entry's memory."""
+    force = msgspec.structs.force_setattr
+    force(entry, "until", "")
+    force(entry, "at", "")
+    force(entry, "provider", intern(entry.provider))
+    force(entry, "reason", intern(entry.reason))
+    for hold in entry.holds:
+        force(hold, "until", "")
+        force(hold, "rule", intern(hold.rule))
+        if hold.kind is not None:
+            force(hold, "kind", intern(hold.kind))
 
 
 def _call(listener: Callable[..., None], *arguments: object) -> None:
