@@ -183,7 +183,7 @@ class Reporter:
                 pass
             finally:
                 await self._flight.close()
-        left = self._left()
+        left = self.left()
         if first and left:
             kinds = ", ".join(f"{count} {kind}" for kind, count in left.by_kind.items())
             _log.warning("closed with %d outcomes left: %s", left.total, kinds, extra={"left": left.by_kind})
@@ -214,7 +214,8 @@ class Reporter:
                 why=flight.why,
             )
 
-    def _left(self) -> Left:
+    def left(self) -> Left:
+        """What is not handed over at this moment. From any thread."""
         with self._lock:
             waiting = self._backlog.entries()
         on_way = list(self._flight.entries.values())

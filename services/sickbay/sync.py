@@ -18,11 +18,11 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotInTime
+from collections.abc import Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from sickbay_events import Decision, Target
 
@@ -30,7 +30,7 @@ from .attempt import Attempt
 from .client import Sickbay
 from .client import connect as connect_async
 from .outbox import Reportable
-from .reporter import CLOSE_LIMIT_S, Counts, Left
+from .reporter import CLOSE_LIMIT_S, Counts, Left, Reporter
 
 __all__ = ["SyncSickbay", "connect"]
 
@@ -38,8 +38,6 @@ _log = logging.getLogger("sickbay.sync")
 
 STOP_S: Final = 3.0
 """For closing the connection and ending the thread, beyond the limit for handing over."""
-
-_T = TypeVar("_T")
 
 
 class _Side:
@@ -56,6 +54,8 @@ class _Side:
         self.loop.set_default_executor(resolver)
         self._stop = asyncio.Event()
         self._begun = threading.Event()
+        self._limit_s = 0.0
+        self._left: Left | None = None
         # A daemon, since the interpreter would wait for any other thread before it tells us that it ends.
         self._thread = threading.Thread(target=self._run, args=(self.loop,), name="sickbay", daemon=True)
         self._thread.start()
@@ -79,27 +79,32 @@ class _Side:
         await self.sickbay.__aenter__()
         self._begun.set()
         await self._stop.wait()
+        self._left = await self.sickbay.close(self._limit_s)
 
-    def call(self, work: Coroutine[Any, Any, _T], limit_s: float | None, otherwise: _T) -> _T:
-        """Run something in the loop and wait for it; `otherwise` if there is no loop any more or no time."""
-        if self.loop is None:
+    def ready(self, timeout_s: float | None) -> bool:
+        """Wait in the loop; False if there is no loop any more or no time."""
+        work = self.sickbay.ready(timeout_s)
+        if (loop := self.loop) is None:
             work.close()
-            return otherwise
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+            return False
+        future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
-            return future.result(limit_s)
-        except NotInTime:
+            return future.result(None if timeout_s is None else timeout_s + STOP_S)
+        except (TimeoutError, CancelledError):
             future.cancel()
-            return otherwise
+            return False
 
     def close(self, limit_s: float) -> Left:
-        """Hand over what is there and end the thread."""
-        lost = Left({"unknown": self.sickbay.reporter.counts.queued})
-        left = self.call(self.sickbay.close(limit_s), limit_s + STOP_S, lost)
-        if self.loop is not None:
-            self.loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(STOP_S)
-        return left
+        """Hand over what is there and end the thread; what is left."""
+        self._limit_s = limit_s
+        if (loop := self.loop) is not None:
+            with suppress(RuntimeError):  # it ended by itself at this moment
+                loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(limit_s + STOP_S)
+        reporter = self.sickbay.reporter
+        if self._left is None and isinstance(reporter, Reporter):
+            return reporter.left()
+        return self._left or Left({})
 
 
 class SyncSickbay:
@@ -129,8 +134,7 @@ class SyncSickbay:
 
     def ready(self, timeout_s: float | None = None) -> bool:
         """Wait until the cluster's holds are known; False if that took longer than `timeout_s` seconds."""
-        side = self._own()
-        return side.call(side.sickbay.ready(timeout_s), None if timeout_s is None else timeout_s + STOP_S, False)
+        return self._own().ready(timeout_s)
 
     @property
     def counts(self) -> Counts:
