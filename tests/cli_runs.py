@@ -47,7 +47,7 @@ def sickbay(
 def sickbay_process(*arguments: str, stdin: bytes = b"", **environment: str) -> Done:
     """Run the command as a user does."""
     done = subprocess.run(
-        [sys.executable, "-m", "sickbay.cli", *arguments],
+        [sys.executable, "-m", "sickbay", *arguments],
         input=stdin,
         capture_output=True,
         check=False,
@@ -61,7 +61,7 @@ class Serve:
 
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sickbay.cli", "serve", *arguments],
+            [sys.executable, "-m", "sickbay", "serve", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -236,7 +236,7 @@ def test_no_colours_in_a_pipe() -> None:
 
 def test_a_reader_that_has_enough_is_no_error() -> None:
     """`sickbay ... | head -1` ends quietly."""
-    command = f"{sys.executable} -m sickbay.cli policy explain --json | head -c 1"
+    command = f"{sys.executable} -m sickbay policy explain --json | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, env=CLEAN)
     assert done.stderr == b""
 

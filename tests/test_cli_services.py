@@ -239,6 +239,9 @@ def test_a_policy_file_seeds_an_empty_log_only(
     first = serve("--nats", nats_server.url, "--policy", str(one)).ready()
     facts("report", "h", "m", "-k", "model_unavailable", "--nats", nats_server.url)
     until(lambda: facts("status", "--nats", nats_server.url)["scopes"], "the hold after one strike")
+    in_force = facts("policy", "show", "--nats", nats_server.url)
+    assert in_force["seq"] == 1 and in_force["policy"]["rejections"]["threshold"] == 1
+    assert "rejections.threshold" in sickbay("policy", "show", "--nats", nats_server.url).stdout
     assert first.end()[0] == 0
     second = serve("--nats", nats_server.url, "--policy", str(other)).ready()
     findings = until(

@@ -27,7 +27,7 @@ class Run:
     def __init__(self, *arguments: str) -> None:
         self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sickbay.cli", "demo", *arguments],
+            [sys.executable, "-m", "sickbay", "demo", *arguments],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**CLEAN, MARK: self.mark},
             start_new_session=True,
         )  # fmt: skip

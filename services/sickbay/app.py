@@ -32,7 +32,7 @@ from .bus.connect import NatsOptions, connect
 from .bus.embedded import EmbeddedServer
 from .bus.jetstream import JetStreamApi
 from .bus.link import Link
-from .bus.topology import CONTROL, DEAD, DEAD_PREFIX, POLICY_SUBJECT, TRANSITIONS, Limits, TopologyReport, ensure
+from .bus.topology import CONTROL, DEAD, DEAD_PREFIX, POLICY_SUBJECT, TRANSITIONS, TopologyReport, ensure
 from .config import Settings
 from .contract import Doc, document, documented, schema_of, specification
 from .projector import Projector
@@ -124,7 +124,7 @@ class Services:
             raise
 
     async def _start(self) -> None:
-        limits = Limits()
+        limits = self.settings.limits
         if not self.url:
             port = self.settings.port or None
             embedded = EmbeddedServer(self.settings.data_folder, port=port, sync_always=self.settings.sync_always)

@@ -13,10 +13,13 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
+
+if TYPE_CHECKING:
+    from .bus.topology import Limits
 
 PREFIX = "SICKBAY_"
 
@@ -69,6 +72,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sync_always: Annotated[
         bool, _says("the embedded NATS writes to the disk before it acknowledges: survives power cuts", "1 or 0")
     ] = False
+    stream_replicas: Annotated[
+        Literal[1, 3, 5], _says("copies of each stream that is created, in a cluster of NATS servers", "1, 3 or 5")
+    ] = 1
+    log_max_days: Annotated[
+        float,
+        Meta(gt=0, le=3_650),
+        _says("age at which the log drops events, when its stream is created", "a number of days above 0"),
+    ] = 7.0
+    log_max_gib: Annotated[
+        float,
+        Meta(gt=0, le=65_536),
+        _says("size at which the log drops events, when its stream is created", "a number of GiB above 0"),
+    ] = 10.0
     http: Annotated[
         str, _says("where `sickbay serve` answers /healthz and shows the event contract", "host:port, or off")
     ] = "127.0.0.1:8480"
@@ -109,6 +125,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def data_folder(self) -> Path:
         """`data` with `~` resolved."""
         return Path(self.data).expanduser()
+
+    @property
+    def limits(self) -> Limits:
+        """What this installation chose for the streams that it creates."""
+        from .bus.topology import DAY_S, GIB, Limits
+
+        return Limits(
+            replicas=self.stream_replicas,
+            log_max_age_s=round(self.log_max_days * DAY_S),
+            log_max_bytes=round(self.log_max_gib * GIB),
+        )
 
     @property
     def http_address(self) -> tuple[str, int] | None:

@@ -18,7 +18,8 @@ from sickbay_events import parse_rfc3339
 
 from ..bus.connect import BusError, ConnectError, NatsOptions, PermissionDenied, connect
 from ..bus.jetstream import ApiError, JetStreamApi
-from ..bus.topology import DEAD, GATE_STREAM, LOG, NoJetStream, TopologyReport, check, require_jetstream
+from ..bus.topology import DEAD, GATE_STREAM, LOG, Limits, NoJetStream, TopologyReport, check, require_jetstream
+from ..config import Settings
 from .base import (
     CONNECT_TIMEOUT_S,
     AsJson,
@@ -70,7 +71,7 @@ def doctor(*, nats: NatsUrl = None, data: DataFolder = None, as_json: AsJson = F
     Example: sickbay doctor --nats nats://nats.internal:4222
     """
     found = settings(nats=nats, data=data)
-    findings = run(examine(nats_options(found, "sickbay-doctor"), found.data_folder))
+    findings = run(examine(nats_options(found, "sickbay-doctor"), found))
     bad = [finding for finding in findings if finding.level == "bad"]
     if as_json:
         print_json({"ok": not bad, "findings": msgspec.to_builtins(findings)})
@@ -85,7 +86,7 @@ def doctor(*, nats: NatsUrl = None, data: DataFolder = None, as_json: AsJson = F
         raise typer.Exit(1)
 
 
-async def examine(options: NatsOptions, folder: Path) -> list[Finding]:
+async def examine(options: NatsOptions, wanted: Settings) -> list[Finding]:
     """All findings, in the order in which one rests on the other. Raises nothing that a server can cause."""
     denied: list[PermissionDenied] = []
 
@@ -101,14 +102,14 @@ async def examine(options: NatsOptions, folder: Path) -> list[Finding]:
         return [Finding(what="connection", level="bad", found=str(error), do=do)]
     try:
         findings = [Finding(what="connection", level="ok", found=f"{where}, {await _round_trip(client)}")]
-        findings += await _examine(client, denied, folder)
+        findings += await _examine(client, denied, wanted)
     finally:
         with contextlib.suppress(Exception):
             await client.close()
     return findings
 
 
-async def _examine(client: Client, denied: list[PermissionDenied], folder: Path) -> list[Finding]:
+async def _examine(client: Client, denied: list[PermissionDenied], wanted: Settings) -> list[Finding]:
     findings = [_version(client)]
     try:
         await require_jetstream(client)
@@ -117,7 +118,15 @@ async def _examine(client: Client, denied: list[PermissionDenied], folder: Path)
     except BusError as error:
         return [*findings, Finding(what="JetStream", level="bad", found=str(error), do=_permission_hint(denied))]
     findings.append(Finding(what="JetStream", level="ok", found="enabled for this account"))
-    for look in (_topology, _clock, _hours, partial(_disk_sync, folder), _permissions, _dead, _services):
+    for look in (
+        partial(_topology, wanted.limits),
+        _clock,
+        _hours,
+        partial(_disk_sync, wanted.data_folder),
+        _permissions,
+        _dead,
+        _services,
+    ):
         try:
             findings += await look(client)
         except (BusError, nats.errors.Error, OSError) as error:
@@ -150,8 +159,8 @@ def _version(client: Client) -> Finding:
     return Finding(what="server version", level="ok", found=text)
 
 
-async def _topology(client: Client) -> list[Finding]:
-    found = await check(client)
+async def _topology(limits: Limits, client: Client) -> list[Finding]:
+    found = await check(client, limits)
     findings = [Finding(what="streams", level="bad", found=text, do=_topology_hint(found)) for text in found.problems]
     findings += [
         Finding(what="streams", level="note", found=text, do="yours to choose; `sickbay serve` leaves it as it is")

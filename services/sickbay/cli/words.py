@@ -1,4 +1,4 @@
-"""Commands that need no NATS: name, classify, policy, settings."""
+"""Commands about words and numbers: name, classify, policy, settings. All but `policy show` need no NATS."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import typer
 from sickbay_events import KINDS, Policy, Scope, Target, provider_of, token
 from sickbay_events.codec import outcome_subject, override_subject, probe_subject
 from sickbay_events.policy import keys as policy_keys
-from sickbay_events.view import GATE_PREFIX, TARGET_PREFIX
+from sickbay_events.view import GATE_PREFIX, POLICY_KEY, TARGET_PREFIX, PolicyInForce
 
-from ..bus.topology import VIEW_PREFIX
+from ..bus.entries import read_entry
+from ..bus.topology import GATE_PREFIX as GATE_SUBJECT
+from ..bus.topology import GATE_STREAM, VIEW_PREFIX
 from ..config import Settings
 from ..config import table as settings_table
 from ..operate import ActRefused
-from .base import AsJson, SaysNo, console, facts, print_json, rows, table
+from .base import AsJson, DataFolder, NatsUrl, SaysNo, connected, console, facts, print_json, rows, run, table
 
 BODY_BYTES_MAX = 64 << 10
 """classify reads no further."""
@@ -29,9 +31,14 @@ def add(app: typer.Typer) -> None:
     app.command()(name)
     app.command("classify")(classify_command)
     app.command("settings")(settings_command)
-    policy = typer.Typer(help="Policy files: check one, explain a key.", no_args_is_help=True, rich_markup_mode=None)
+    policy = typer.Typer(
+        help="The policy: show the one in force, check a file, explain a key.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
     policy.command("check")(policy_check)
     policy.command("explain")(policy_explain)
+    policy.command("show")(policy_show)
     app.add_typer(policy, name="policy")
 
 
@@ -221,6 +228,29 @@ def policy_explain(
         return
     made = table("key", "default", "what it does (accepted)")
     console().print(rows(made, ((name, _toml(default), f"{says} ({form})") for name, default, form, says in found)))
+
+
+def policy_show(nats: NatsUrl = None, data: DataFolder = None, as_json: AsJson = False) -> None:
+    """Show the policy in force, as the log has it: what differs from the defaults, or all of it as JSON.
+
+    Example: sickbay policy show --json
+    """
+
+    async def work() -> PolicyInForce | None:
+        async with connected(nats, data) as client:
+            entry = await read_entry(client, GATE_STREAM, GATE_SUBJECT + POLICY_KEY.removeprefix(GATE_PREFIX))
+        return None if entry is None or entry.gone else msgspec.json.decode(entry.payload, type=PolicyInForce)
+
+    found = run(work())
+    policy = Policy() if found is None else Policy.from_data(found.policy)
+    if as_json:
+        print_json({"seq": 0 if found is None else found.seq, "policy": policy.to_data()})
+        return
+    changed = policy_changes(policy)
+    if changed:
+        console().print(rows(table("key", "default", "in force"), changed))
+    since = "the log has none, so the defaults hold" if found is None else f"in force since log sequence {found.seq}"
+    console().print(f"{since}; {len(changed)} values differ from the defaults")
 
 
 def _toml(value: object) -> object:

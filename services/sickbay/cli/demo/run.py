@@ -101,7 +101,7 @@ class Demo:
     async def _run(self, folder: Path, children: Children) -> dict[str, Any]:
         began_s = time.monotonic()
         services = await children.start(
-            "services", "sickbay.cli", "serve", "--data", str(folder / "data"), "--http", "off", "--until-stdin-closes",
+            "services", "sickbay", "serve", "--data", str(folder / "data"), "--http", "off", "--until-stdin-closes",
             SICKBAY_NATS="", SICKBAY_POLICY="",
         )  # fmt: skip
         first = await children.start("provider-1", "sickbay.cli.demo.provider", "openai")
