@@ -20,10 +20,13 @@ import sickbay
 from nats_servers import NatsServer, free_port
 from sickbay import Held, Sickbay, Target
 from sickbay.bus.connect import NatsOptions
+from sickbay.bus.entries import read_entries
 from sickbay.bus.link import Link
+from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, GATE_STREAM
+from sickbay.mirror import Mirror
 from sickbay.projector import Projector
 from sickbay_events import CallOutcome, Override, Scope, encode, override_subject
-from view_writer import until
+from view_writer import until, until_async
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 DEAD = json.dumps({"error": {"message": "No endpoints found for z-ai/glm-5.3.", "code": 404}}).encode()
@@ -274,3 +277,72 @@ async def test_closing_says_what_is_left(nats_server_factory: Callable[..., Nats
     left = await sb.close(limit_s=0.2)
     assert left.by_kind == {"ok": 1}
     assert sb.decide(TARGET).allowed
+
+
+async def dead_targets(one: Sickbay, other: Sickbay, numbers: range, per_s: float) -> None:
+    """Two rejections, by two replicas, of one target after another."""
+    began_s = time.monotonic()
+    for at, n in enumerate(numbers):
+        target = Target("openrouter.ai", f"dead-{n}")
+        for sb in (one, other):
+            sb.record(target, CallOutcome(kind="model_unavailable", status=404, seen_seq=sb.mirror.seq))
+        await asyncio.sleep(max(0.0, began_s + (at + 1) / per_s - time.monotonic()))
+
+
+async def standing(sb: Sickbay) -> dict[str, int]:
+    """Scope key and revision of what stands in the bucket, asked of the server."""
+    assert sb.link is not None and sb.link.client is not None
+    read = await read_entries(sb.link.client, GATE_STREAM, f"{GATE_PREFIX}>")
+    keys = {
+        entry.subject.decode().removeprefix(GATE_PREFIX): entry.revision for entry in read.entries if not entry.gone
+    }
+    return {key: revision for key, revision in keys.items() if key != CHECKPOINT_KEY}
+
+
+def known(sb: Sickbay) -> dict[str, int]:
+    """The same as the mirror knows it."""
+    assert isinstance(sb.mirror, Mirror)
+    return {key: held[0] for key, held in sb.mirror._map.standing.items() if key != CHECKPOINT_KEY}
+
+
+async def test_no_mirror_pages_while_a_projector_changes_200_entries_a_second(nats_server: NatsServer) -> None:
+    """Checkpoints of a real projector under load fit what each mirror had at their revision."""
+    async with projecting(nats_server.url), fleet(nats_server.url, 3) as (one, other, third):
+        for sb in (one, other, third):
+            assert await sb.ready(10)
+        before = [sb.mirror.resyncs for sb in (one, other, third) if isinstance(sb.mirror, Mirror)]
+        await dead_targets(one, other, range(600), per_s=200)
+        await until(lambda: not third.decide(Target("openrouter.ai", "dead-599")).allowed)
+        seq = third.mirror.seq
+        await until(lambda: third.mirror.checkpoint is not None and third.mirror.checkpoint.seq >= seq)
+        for sb, resyncs in zip((one, other, third), before, strict=True):
+            assert isinstance(sb.mirror, Mirror)
+            assert sb.mirror.resyncs == resyncs
+            assert sb.mirror.counts["mismatch"] == 0
+        assert known(third) == await standing(third)
+
+
+async def test_a_server_killed_under_load_leaves_mirrors_that_hold_what_the_bucket_holds(
+    nats_server: NatsServer,
+) -> None:
+    """SIGKILL in the middle of 200 changes a second; afterwards nobody misses an entry or keeps one too many."""
+    async with projecting(nats_server.url), fleet(nats_server.url, 3) as (one, other, third):
+        for sb in (one, other, third):
+            assert await sb.ready(10)
+        load = asyncio.create_task(dead_targets(one, other, range(600), per_s=200))
+        await asyncio.sleep(1.0)
+        nats_server.kill9()
+        await asyncio.sleep(0.3)
+        nats_server.restart()
+        await load
+        last = Target("openrouter.ai", "dead-599")
+        await until(lambda: all(not sb.decide(last).allowed for sb in (one, other, third)), within_s=20)
+        await until(lambda: one.reporter.counts.acked == other.reporter.counts.acked == 600, within_s=20)
+        for sb in (one, other, third):
+            await until_async(lambda sb=sb: _same(sb), within_s=10)  # type: ignore[misc]
+            held = [n for n in range(600) if Target("openrouter.ai", f"dead-{n}").key in sb.mirror.entries]
+            assert len(held) == 600
+
+
+async def _same(sb: Sickbay) -> bool:
+    return known(sb) == await standing(sb)
