@@ -172,9 +172,10 @@ class Sickbay:
 
     def _record(self, target: Target, event: Reportable, own_seen: int | None) -> None:
         known = self.gate.target_of(target) if isinstance(target, Target) else target
-        n = self.reporter.record(known, event)
-        if n:
-            self.overlay.record(known, event, seen=own_seen, n=n)
+        with self.overlay.lock:
+            n = self.reporter.record(known, event)
+            if n:
+                self.overlay.record(known, event, seen=own_seen, n=n)
 
 
 def connect(

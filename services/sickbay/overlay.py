@@ -69,7 +69,8 @@ class Overlay:
         self._now_ms, self._cluster, self._replica = now_ms, cluster, replica
         self._policy = Policy()
         self._fleet = Fleet(_bounded(self._policy), overlay=True)
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held while an outcome is numbered and queued here, so that its acknowledgement cannot overtake it."""
         self._pending: deque[tuple[int, int, Target, Event]] = deque()
         self._unacknowledged: OrderedDict[int, int] = OrderedDict()
         self._marks: dict[str, dict[str, Mark]] = {}
@@ -89,7 +90,7 @@ class Overlay:
         """Queue one own outcome. `seen` is `seq` when the call started; `n` the reporter's number of it."""
         if isinstance(event, CallOutcome | CallAnswered):
             event = msgspec.structs.replace(event, seen_seq=seen, id=None)
-        with self._lock:
+        with self.lock:
             self.seq += 1
             self._pending.append((self.seq, self._now_ms(), target, event))
             self._mark_key(target.key)
@@ -126,7 +127,7 @@ class Overlay:
 
     def fold(self) -> None:
         """Fold what is pending. Never raises: what a fold cannot take is counted and passed."""
-        with self._lock:
+        with self.lock:
             self._ticking = False
             touched: set[str] = set()
             while self._pending:
@@ -147,7 +148,7 @@ class Overlay:
 
     def entry(self, key: str, now_ms: int) -> GateEntry | None:
         """This replica's own entry of a scope, without what has ended; None if there is nothing."""
-        with self._lock:
+        with self.lock:
             entry = self._fleet.entry(key)
             if entry is not None and entry.expires_ms <= now_ms:
                 entry = None
@@ -163,7 +164,7 @@ class Overlay:
 
     def set_policy(self, policy: Policy, _seq: int = 0) -> None:
         """Take up another policy; what was folded stands."""
-        with self._lock:
+        with self.lock:
             self.fold()
             self._policy = policy
             self._apply(PolicyChanged(policy=_bounded(policy).to_data()))
@@ -172,7 +173,7 @@ class Overlay:
 
     def acknowledged(self, _target: Target, _event: Event, n: int, log_seq: int) -> None:
         """The reporter's event number `n` stands in the log at `log_seq`."""
-        with self._lock:
+        with self.lock:
             own_seq = self._unacknowledged.pop(n, 0)
             if not own_seq:
                 return
@@ -186,7 +187,7 @@ class Overlay:
         """An entry of the cluster changed: a release or clear may end local holds of this scope or below."""
         if new is None or (new.holds and new.cleared_seq is None) or not self._marks:
             return
-        with self._lock:
+        with self.lock:
             for at in list(self._marks):
                 if at == key or at.startswith(key + "."):
                     for mark in list(self._marks.get(at, {}).values()):
@@ -194,7 +195,7 @@ class Overlay:
 
     def checkpoint(self, seq: int) -> None:
         """The cluster has folded the log up to `seq`."""
-        with self._lock:
+        with self.lock:
             self._checkpoint_seq = seq
             for marks in list(self._marks.values()):
                 for mark in list(marks.values()):
@@ -308,6 +309,6 @@ def _bounded(policy: Policy) -> Policy:
         bounds,
         targets=min(bounds.targets, TARGETS_MAX),
         idle_s=min(bounds.idle_s, IDLE_S_MAX),
-        new_targets_per_hour=min(TARGETS_MAX, max(bounds.new_targets_per_hour, TARGETS_MAX)),
+        new_targets_per_hour=TARGETS_MAX,  # they are this replica's own calls
     )
     return msgspec.structs.replace(policy, bounds=smaller)
