@@ -176,7 +176,7 @@ def kinds_in(mine: Reporter) -> list[str]:
 def test_a_full_outbox_drops_successes_before_failures_and_counts_them_by_kind() -> None:
     mine = reporter(capacity=6)
     for kind in ("ok", "timeout", "ok", "bad_request", "auth", "quota"):
-        assert mine.record(TARGET, CallOutcome(kind=kind))  # type: ignore[arg-type]
+        assert mine.record(TARGET, CallOutcome(kind=kind))
     mine.record(TARGET, CallOutcome(kind="network"))  # for the first ok
     mine.record(TARGET, CallOutcome(kind="cancelled"))  # for the second ok: what is fresh stays
     assert mine.counts.dropped == {"ok": 2}
