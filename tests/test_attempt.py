@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import httpx
@@ -436,3 +437,23 @@ def test_a_plain_with_block_works_in_synchronous_code() -> None:
         attempt.ok()
     assert last(sb).kind == "ok"
     assert sickbay.Held.__mro__[1] is sickbay.SickbayError
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"limit_s": float("nan")},
+        {"limit_s": float("inf")},
+        {"limit_s": -1},
+        {"limit_s": "soon"},
+        {"rank": "first"},
+        {"route": 5},
+    ],
+)
+async def test_bad_options_of_an_attempt_never_raise_on_the_request_path(options: dict[str, Any]) -> None:
+    """The call goes on; what cannot be reported is rejected with its field named, or left out."""
+    sb = standalone()
+    async with sb.attempt(TARGET, **options) as attempt:
+        attempt.response(200, [("content-type", "text/plain")], b"x")  # type: ignore[arg-type]
+    if "limit_s" in options and isinstance(options["limit_s"], float):
+        assert last(sb).limit_ms is None

@@ -10,6 +10,8 @@ judged and forgotten: no prompt and no completion is kept.
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -22,6 +24,8 @@ from sickbay_events.redact import redact
 
 from .errors import Held
 from .faults import answer_of, fault_of
+
+_log = logging.getLogger("sickbay.attempt")
 
 OK: Final = Verdict(kind="ok", scope="none")
 UNCHECKED: Final = Verdict(kind="ok", scope="none", checkable=False)
@@ -162,12 +166,15 @@ class Attempt:
         """Record what came of it; an exception goes on."""
         if self.outcome is not None:
             return
-        took_s = (self._ended_s or self._monotonic()) - self._began_s
-        verdict = self._final(error, took_s)
-        self.outcome = self._outcome(verdict, took_s)
+        try:
+            took_s = (self._ended_s or self._monotonic()) - self._began_s
+            verdict = self._final(error, took_s)
+            self.outcome = self._outcome(verdict, took_s)
+            if self.decision is not None and self.decision.reason != "no_target":
+                self._desk.finish(self.target, self.outcome, self._seen[1])
+        except Exception:  # noqa: BLE001 - nothing on a router's request path raises
+            _log.exception("an attempt could not be recorded")
         self._text = b""
-        if self.decision is not None and self.decision.reason != "no_target":
-            self._desk.finish(self.target, self.outcome, self._seen[1])
 
     async def __aenter__(self) -> Self:
         """Ask the gate. Raises `Held`."""
@@ -232,8 +239,11 @@ class Attempt:
     def _note(self, status: int, headers: Mapping[str, str] | None, body: str | bytes) -> None:
         self._status = status
         self._text = body
-        content_type = next((value for name, value in (headers or {}).items() if name.lower() == "content-type"), "")
-        self._charset = _charset(content_type)
+        try:
+            found = [value for name, value in (headers or {}).items() if name.lower() == "content-type"]
+        except (AttributeError, TypeError, ValueError):  # headers in a form of the caller's own
+            found = []
+        self._charset = _charset(found[0] if found else "")
 
     def _outcome(self, verdict: Verdict, took_s: float) -> CallOutcome:
         kind: Kind = verdict.kind
@@ -265,8 +275,9 @@ class Attempt:
         )
 
 
-def _ms(seconds: float) -> int:
-    return max(0, min(DAY_MS, round(seconds * 1000)))
+def _ms(seconds: float) -> int | None:
+    """Whole milliseconds, 0 to 24 h; None for what is no time."""
+    return max(0, min(DAY_MS, round(seconds * 1000))) if math.isfinite(seconds) else None
 
 
 def _charset(content_type: Any) -> str:
