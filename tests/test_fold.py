@@ -129,6 +129,15 @@ def test_the_window_is_1024_wide() -> None:
     assert not is_first(replica, f"{BOOT}-3976", 0), "1,024 below lies below it"
 
 
+def test_a_number_far_off_costs_no_memory() -> None:
+    replica = Replica("r1")
+    assert is_first(replica, f"{BOOT}-1", 0)
+    assert is_first(replica, f"{BOOT}-{10**17}", 0)
+    assert not is_first(replica, f"{BOOT}-2", 0)
+    assert is_first(replica, f"{BOOT}-{10**17 - 1}", 0)
+    assert replica.boots[BOOT].missing.bit_length() <= 1024
+
+
 def test_once_agrees_with_a_set_over_random_orders() -> None:
     """Within the window each number is folded once, whatever the order and however often it comes."""
     for seed in range(20):

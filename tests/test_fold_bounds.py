@@ -78,7 +78,7 @@ def test_at_most_so_many_targets_more_are_counted_as_other() -> None:
     story.when(log.outcome(GONE, at_s=1, target=target(3)), log.outcome(GONE, at_s=2, target=target(3)))
     story.then(held("quarantine"))
     story.when(*(log.outcome(GONE, at_s=3, target=target(12)) for _ in range(3))).then()
-    assert story.fleet.store.other == 8
+    assert story.fleet.counts == {"targets": 10, "replicas": 1, "repeated": 0, "other": 8}
     story.when(log.override("hold", at_s=4, scope=target(13).scope, until_s=60)).then(held("operator"))
 
 

@@ -251,8 +251,10 @@ def test_the_same_request_over_again_neither_lifts_nor_clears_by_an_empty_answer
     assert strikes(story, log, 60) == 1
     story.when(log.outcome("empty_output", at_s=119.998, request_hash="a"))
     assert strikes(story, log, 119.998) == 1, "the repeat counts as the latest"
-    story.when(log.outcome("empty_output", at_s=180, request_hash="b"))
-    assert strikes(story, log, 180) == 0
+    story.when(log.outcome("empty_output", at_s=179.998, request_hash="a"))
+    assert strikes(story, log, 179.998) == 0, "60 s after the latest it is a new request"
+    story.when(log.outcome(GONE, at_s=180), log.outcome("empty_output", at_s=181, request_hash="b"))
+    assert strikes(story, log, 181) == 0
 
 
 def test_three_leased_trials_in_a_row_that_tell_nothing_begin_the_hold_again(log: Log) -> None:
@@ -273,6 +275,14 @@ def test_three_leased_trials_in_a_row_that_tell_nothing_begin_the_hold_again(log
     story.then_decision(TARGET, log.ms(607), allowed=False, began_seq=10)
     story.when(log.outcome("ok", at_s=608, seen_seq=9)).then()
     story.when(log.outcome("ok", at_s=609, seen_seq=10)).then(released("quarantine", began_seq=10))
+
+
+def test_a_hold_that_begins_again_has_no_strikes(log: Log) -> None:
+    story = quarantined(log).when(log.outcome(GONE, at_s=601, seen_seq=2))
+    assert strikes(story, log, 601) == 1
+    story.when(*(log.outcome("unknown", at_s=602, trial=[Lease("quarantine", 2)]) for _ in range(3)))
+    story.then(held("quarantine", began_seq=6))
+    assert strikes(story, log, 602) == 0
 
 
 # -- Two witnesses -------------------------------------------------------------------------------------
@@ -330,6 +340,14 @@ def test_the_second_witness_may_have_spoken_first_unless_it_had_a_good_answer_si
 def test_the_lone_replicas_own_good_answer_takes_its_word_back(log: Log) -> None:
     story = given(log.outcome("ok", at_s=0, replica="r2"), log.outcome(GONE, at_s=1), log.outcome(GONE, at_s=2))
     story.when(log.outcome("ok", at_s=3, replica="r1"), log.outcome(GONE, at_s=4, replica="r2")).then()
+
+
+def test_the_lone_replica_is_told_again_only_when_its_own_hold_has_ended(log: Log) -> None:
+    story = given(log.outcome("ok", at_s=0, replica="r2"), log.outcome(GONE, at_s=1), log.outcome(GONE, at_s=2))
+    story.then(held("quarantine", replica="r1", end_ms=log.ms(602)))
+    story.when(log.outcome("ok", at_s=550, replica="r2"), log.outcome(GONE, at_s=590), log.outcome(GONE, at_s=591))
+    story.then()
+    story.when(log.outcome(GONE, at_s=602)).then(held("quarantine", replica="r1", end_ms=log.ms(1202)))
 
 
 def test_permission_needs_two_witnesses_where_there_are_two_replicas(log: Log) -> None:

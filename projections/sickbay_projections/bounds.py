@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 
+from . import ramp, window
 from .limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX, UNHEARD_MS
-from .state import Node, Replica, ScopeState
+from .state import Node, Replica, ScopeState, Witnesses
 
 EVICTED_AN_EVENT = 2
 
@@ -64,7 +65,8 @@ def _due(node: Node, idle_ms: int) -> tuple[int, int, str]:
 def is_blank(state: ScopeState, now_ms: int) -> bool:
     """Whether a host or a credential without targets has nothing to say any more."""
     return (
-        not state.holds
+        all(now_ms >= hold.shown_over_ms for hold in (state.holds or {}).values())
+        and (state.ramp is None or now_ms >= state.ramp.end_ms)
         and (state.operator is None or now_ms >= state.operator.end_ms)
         and (not state.cleared_seq or now_ms >= max(state.cleared_ms + UNHEARD_MS, state.cleared_shown_ms))
     )
@@ -78,6 +80,7 @@ def unheard_boots(replica: Replica, now_ms: int) -> list[str]:
 def ends(state: ScopeState) -> list[int]:
     """The ends that the scope's gate entry shows."""
     found = [end_ms for _, hold in sorted((state.holds or {}).items()) for end_ms in (hold.end_ms, hold.shown_over_ms)]
+    found.append(state.ramp.end_ms if state.ramp else 0)
     return [*found, state.operator.end_ms if state.operator else 0, state.cleared_shown_ms]
 
 
@@ -99,19 +102,38 @@ def step_back(node: Node, now_ms: int) -> None:
         state.operator.end_ms = min(state.operator.end_ms, now_ms + OVERRIDE_MS_MAX)
     if state.requests is not None:
         state.requests = {name: min(at_ms, now_ms) for name, at_ms in state.requests.items()}
+    ramp.step_back(node, now_ms)
     _step_back_strikes(node, state, now_ms)
+    _step_back_faults(node, state, now_ms)
 
 
 def _step_back_strikes(node: Node, state: ScopeState, now_ms: int) -> None:
-    if state.strikes is None:
-        return
-    seen = state.strikes.witnesses
-    state.strikes.newest_ms = min(state.strikes.newest_ms, now_ms)
+    if state.strikes is not None:
+        state.strikes.newest_ms = min(state.strikes.newest_ms, now_ms)
+        _step_back_witnesses(state.strikes.witnesses, now_ms, cap_ms(node, "quarantine"))
+
+
+def _step_back_faults(node: Node, state: ScopeState, now_ms: int) -> None:
+    faults, bucket = state.faults, now_ms // node.limits.bucket_ms
+    if state.window is not None:
+        window.step_back(state.window, bucket)
+    if faults is not None:
+        faults.run_ms = [min(at_ms, now_ms) for at_ms in faults.run_ms]
+        for counts in (*faults.by.values(), *faults.slow_by.values()):
+            window.step_back(counts, bucket)
+        _step_back_witnesses(faults.witnesses, now_ms, cap_ms(node, "breaker"))
+
+
+def _step_back_witnesses(seen: Witnesses, now_ms: int, longest_ms: int) -> None:
     seen.likes = {name: min(at_ms, now_ms) for name, at_ms in seen.likes.items()}
     seen.alone_ms = min(seen.alone_ms, now_ms)
-    seen.alone_end_ms = min(seen.alone_end_ms, now_ms + cap_ms(node, "quarantine"))
+    seen.alone_end_ms = min(seen.alone_end_ms, now_ms + longest_ms)
 
 
 def cap_ms(node: Node, rule: str) -> int:
     """The longest that a hold of this rule may be."""
-    return {"quarantine": node.limits.quarantine_cap_ms}[rule]
+    limits = node.limits
+    if rule == "breaker":
+        jitter_ms = limits.breaker_cap_ms * limits.jitter_percent // 100
+        return max(limits.breaker_cap_ms + jitter_ms, limits.retry_after_cap_ms)
+    return {"quarantine": limits.quarantine_cap_ms}[rule]

@@ -28,6 +28,7 @@ class Case:
     __slots__ = (
         "event",
         "group",
+        "is_attempt",
         "kind",
         "limits",
         "node",
@@ -54,6 +55,8 @@ class Case:
     kind: Kind
     """The event's kind, after the rules of SPEC 3 on who is to blame."""
     group: Group
+    is_attempt: bool
+    """False for a first content: it proves something and is counted nowhere."""
     row: Row
     """The table's row of `group`, which is that of `kind`."""
     seq: int

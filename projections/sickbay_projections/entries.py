@@ -8,7 +8,7 @@ from sickbay_events.derived import RULES
 from sickbay_events.times import rfc3339
 from sickbay_events.view import AllowView, GateEntry, HoldView
 
-from . import holds
+from . import holds, ramp
 from .limits import RELEASE_SHOWN_MS
 from .state import Hold, Node, Operator, ScopeState
 
@@ -27,6 +27,8 @@ def expires_ms(state: ScopeState) -> int:
     at_ms = [hold.shown_over_ms for hold in (state.holds or {}).values()]
     if state.operator is not None:
         at_ms.append(state.operator.end_ms)
+    if state.ramp is not None:
+        at_ms.append(state.ramp.end_ms)
     if state.cleared_shown_ms:
         at_ms.append(state.cleared_shown_ms)
     if state.released_by is not None:
@@ -40,9 +42,10 @@ def gate_entry(node: Node) -> GateEntry:
     views = _views(node, state, exact=False)
     operator = state.operator
     allow = operator if operator is not None and operator.allow else None
+    in_ramp = ramp.view(node)
     last = max(views, key=lambda view: view.end_ms, default=None)
-    reason = REASONS[last.rule] if last else "allowed_by_operator" if allow else "released"
-    until_ms = max([last.end_ms if last else 0, allow.end_ms if allow else 0])
+    reason = REASONS[last.rule] if last else "allowed_by_operator" if allow else "ramp" if in_ramp else "released"
+    until_ms = max(last.end_ms if last else 0, allow.end_ms if allow else 0, in_ramp.end_ms if in_ramp else 0)
     return GateEntry(
         provider=node.scope.provider,
         model=node.scope.model,
@@ -51,6 +54,7 @@ def gate_entry(node: Node) -> GateEntry:
         reason=reason,
         holds=views,
         allow=_allow_view(allow) if allow else None,
+        ramp=in_ramp,
         cleared_seq=state.cleared_seq or None,
         by=None if views or allow else state.released_by,
         seq=state.changed_seq,
@@ -70,6 +74,7 @@ def exact_entry(node: Node) -> GateEntry:
         scope=node.scope.name,
         holds=_views(node, state, exact=True),
         allow=_allow_view(operator) if operator is not None and operator.allow else None,
+        ramp=ramp.view(node),
         cleared_seq=state.cleared_seq or None,
     )
 

@@ -1,25 +1,28 @@
 """The one loop: every event of the log, in order, into the state of the fleet (SPEC 4).
 
-How a fold plugs in. A fold is a small file with one `fold(case)`; it reads its own columns of
-`table.TABLE[case.group]`, keeps what it needs in a slot of `ScopeState` that stays None until needed, and
-begins and ends holds through `holds.begin`, `holds.lift` and `holds.is_after`. To add one: the columns in
-`table.py`, the slot in `state.py`, its numbers in `limits.py`, its call in `Fleet._folds`, its times in
-`bounds.step_back` and its cap in `bounds.cap_ms`, its lines in `overrides._empty` and `document.py`. What a
-success of an ordinary target must do (a count in a window) goes before the quick exit of `Fleet._outcome`, in
-place, without a call. Host and credential are nodes like the model (`node.host`, `node.credential`); their good
-answers are the newest of their `children`, kept per model so that an ordinary success touches one state.
+How a fold plugs in. It is a small file with one `fold(case)`. It reads its own columns of `case.row`, keeps what it
+needs in a slot of `ScopeState` that stays None until needed, begins and ends holds through `holds` (`begin`, `lift`,
+`is_after`, `begins_again`, `nth`) and asks `witnesses` whose word it is. To add one:
+- its columns in `table.TABLE`, its slot in `state.ScopeState`, its numbers in `limits.Limits`;
+- its call in `Fleet._folds`, in the order in which derived events are to come;
+- its times in `bounds.step_back`, its cap in `bounds.cap_ms`, its slot in `overrides._empty` (what a clear empties),
+  its counters in `document`;
+- what an ordinary success must do (a count in a window) in `Fleet._outcome` before the quick exit, in place, without
+  a call or an allocation: windows are short lists of integers, made with the target.
+Host and credential are nodes like the model: `case.node.host`, `case.node.credential`; holds of theirs begin by
+`holds.begin(case, that_node, ...)` and are told with its scope. Their good answers are the newest of their
+`children`, kept per model so that an ordinary success touches one state. A provider without an alias has no
+credential scope unless the policy's `single_credential` names its host (SPEC 1): the model is held then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
-from zlib import crc32
 
 from sickbay_events.codec import read_subject
 from sickbay_events.derived import DerivedEvent
 from sickbay_events.errors import NameRefused, Poison, PolicyRefused
-from sickbay_events.kinds import Kind
 from sickbay_events.names import Scope, Target, token
 from sickbay_events.outcome import CallAnswered, CallOutcome, CallsRefused, Event, Override, PolicyChanged, ProbeResult
 from sickbay_events.policy import Policy
@@ -29,16 +32,15 @@ from . import entries, holds, overrides, rejections, snapshot, witnesses
 from .case import Case, http_status
 from .decide import decide_entries
 from .document import document
-from .limits import STEP_BACK_MS, Limits
+from .evidence import as_outcome, is_repeat, judged
+from .limits import STEP_BACK_MS
 from .once import is_first
-from .state import Node, Recorded, Replica, ScopeState, hash_of
+from .state import Node, Recorded, Replica, hash_of
 from .store import Store
 from .table import GROUPS, REPEATABLE, TABLE
 
 ROUTES_MAX: Final = 131_072
 """Subjects whose replica and target are kept at hand."""
-REQUESTS_MAX: Final = 128
-"""Request hashes remembered for one target."""
 SKIPPED_MAX: Final = 32
 """Distinct reasons under which passed messages are counted."""
 
@@ -199,7 +201,7 @@ class Fleet:
                     witnesses.note_good(state, replica.key, now_ms)
             if state.strikes is None and state.holds is None:
                 if event.request_hash is not None:
-                    _is_repeat(state, event, now_ms, node.limits)
+                    is_repeat(state, event, now_ms, node.limits)
                 return node
         self._folds(node, replica, event)
         return node
@@ -210,7 +212,7 @@ class Fleet:
         case.node, case.state, case.limits = node, state, node.limits
         case.event, case.replica, case.seq, case.now_ms = event, replica.key, self.seq, self.time_ms
         case.queued_ms = event.queued_ms or 0
-        case.kind = _judged(event, node.limits, overlay=self.overlay)
+        case.kind = judged(event, node.limits, overlay=self.overlay)
         case.group = GROUPS[case.kind]
         case.row = TABLE[case.group]
         overrides.catch_up(case, node)
@@ -219,7 +221,7 @@ class Fleet:
             state.bad_kind, state.bad_status, state.bad_ms = event.kind, http_status(event.status), case.now_ms
         if case.group == "rejection":
             state.rejections += 1
-        repeats = _is_repeat(state, event, case.now_ms, node.limits)
+        repeats = is_repeat(state, event, case.now_ms, node.limits)
         # A bad outcome of a forced call is statistics; so is the same request over again.
         if not (repeats and case.kind in REPEATABLE) and not (event.forced and case.group != "success"):
             rejections.fold(case)
@@ -244,7 +246,7 @@ class Fleet:
         node.state.last_ms, node.state.last_seq = now_ms, self.seq
         self.store.touch(node)
         if isinstance(event, CallAnswered) or event.trial:
-            outcome = _as_outcome(event)
+            outcome = as_outcome(event)
             if outcome.kind == "ok" and (outcome.queued_ms or 0) <= node.limits.good_answer_ms:
                 witnesses.note_good(node.state, replica.key, now_ms)
             self._folds(node, replica, outcome)
@@ -278,6 +280,14 @@ class Fleet:
                 self.store.entry_changed(node, self.seq, self.time_ms)
 
     # -- what others read ------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """`targets` and `replicas` in the state; events that were `repeated` or `other`; `skipped.<reason>`."""
+        store = self.store
+        found = {"targets": store.targets, "replicas": len(store.replicas), "repeated": self.repeated}
+        found["other"] = store.other
+        return found | {f"skipped.{reason}": count for reason, count in sorted(self.skipped.items())}
 
     def take_changed(self) -> list[str]:
         """Scope keys whose gate entry changed since the last take, in order of change."""
@@ -338,45 +348,3 @@ class Fleet:
         fleet = cls(Policy.from_data(found.policy), overlay=found.overlay)
         snapshot.fill(fleet, found)
         return fleet
-
-
-def _as_outcome(event: CallAnswered | ProbeResult) -> CallOutcome:
-    if isinstance(event, CallAnswered):
-        return CallOutcome(kind="ok", queued_ms=event.queued_ms, seen_seq=event.seen_seq, trial=event.trial)
-    return CallOutcome(
-        kind=event.kind,
-        status=event.status,
-        took_ms=event.took_ms,
-        limit_ms=event.limit_ms,
-        queued_ms=event.queued_ms,
-        seen_seq=event.seen_seq,
-        trial=event.trial,
-    )
-
-
-def _judged(event: CallOutcome, limits: Limits, *, overlay: bool) -> Kind:
-    """The kind as it counts: a caller's own doing, and what holds for nobody, is `unknown` (SPEC 3)."""
-    kind = event.kind
-    if event.scope == "none" and kind != "ok":
-        return "unknown"
-    if kind == "cancelled" and event.ttft_ms is None and (event.took_ms or 0) >= limits.impatience_ms:
-        kind = "timeout"
-    if kind == "timeout" and not overlay and event.limit_ms is not None and event.limit_ms < limits.impatience_ms:
-        return "unknown"
-    return kind
-
-
-def _is_repeat(state: ScopeState, event: CallOutcome, now_ms: int, limits: Limits) -> bool:
-    """Whether the target had an outcome of the same request less than 60 s ago; takes note of this one."""
-    if event.request_hash is None:
-        return False
-    requests = state.requests
-    if requests is None:
-        requests = state.requests = {}
-    name = f"{crc32(event.request_hash.encode('utf-8', 'surrogatepass')):08x}"
-    before_ms = requests.get(name)
-    requests[name] = now_ms
-    if len(requests) > REQUESTS_MAX:
-        newest = sorted(requests.items(), key=lambda item: (item[1], item[0]))[-(REQUESTS_MAX // 2) :]
-        state.requests = {key: at_ms for key, at_ms in newest if now_ms < at_ms + limits.same_request_ms}
-    return before_ms is not None and now_ms < before_ms + limits.same_request_ms

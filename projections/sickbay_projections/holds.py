@@ -46,6 +46,7 @@ def begin(case: Case, node: Node, hold: Hold, numbers: dict[str, int]) -> None:
         state.past.pop(hold.rule, None)
         state.past = state.past or None
     state.released_by = None
+    case.store.unsettle(node)
     case.held(node, hold, numbers)
 
 
@@ -58,12 +59,12 @@ def nth(state: ScopeState, rule: str, now_ms: int, limits: Limits) -> int:
     return past.nth + 1 if past is not None and now_ms < past.over_ms + limits.forget_ms else 1
 
 
-def lift(case: Case, node: Node, hold: Hold) -> None:
+def lift(case: Case, node: Node, hold: Hold, by: str = "success") -> None:
     """A success after the hold ends it, also before its end."""
     state = node.state
     _retire(state, hold, case.now_ms)
-    state.released_by = "success"
-    case.released(node, hold, "success")
+    state.released_by = by
+    case.released(node, hold, by)
 
 
 def expire(case: Case, node: Node) -> None:

@@ -19,6 +19,8 @@ BOOTS_MAX = 64
 ONCE_BITS = 1_024
 NEUTRAL_TRIALS = 3
 """Leased trials in a row that tell nothing, after which a hold begins again (SPEC 4)."""
+BUCKETS = 6
+"""Buckets of the breaker's window (SPEC 4.3)."""
 CLEAR_SHOWN_MS = 600_000
 RELEASE_SHOWN_MS = 60_000
 
@@ -39,6 +41,31 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     forget_ms: int
     probation_ms: int
     impatience_ms: int
+    run_faults: int
+    run_ms: int
+    fresh_ms: int
+    """An outcome that waited longer in its reporter is in no run of faults."""
+    bucket_ms: int
+    window_ms: int
+    share_percent: int
+    share_attempts: int
+    low_share_percent: int
+    low_share_attempts: int
+    shares_only_above: int
+    breaker_ms: int
+    breaker_cap_ms: int
+    breaker_growth_milli: int
+    jitter_percent: int
+    retry_after_cap_ms: int
+    spread_models: int
+    spread_ms: int
+    slow_ttft_ms: int
+    """0: slow calls are not counted."""
+    slow_percent: int
+    suspect_percent: int
+    ramp_step_ms: int
+    ramp_percents: tuple[int, ...]
+    ramp_replicas: int
     shadowed: tuple[str, ...]
     """Rules that are folded and told but not enforced."""
 
@@ -46,6 +73,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, policy: Policy) -> Limits:
         """Round a policy's seconds to whole milliseconds."""
         rejections, evidence = policy.rejections, policy.evidence
+        breaker, ramp, bucket_ms = policy.breaker, policy.ramp, _ms(policy.breaker.bucket_s)
         hold_ms = _ms(rejections.hold_s)
         grows = rejections.growth > 1
         return cls(
@@ -61,7 +89,30 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             took_ms=_ms(evidence.took_s),
             forget_ms=_ms(evidence.forget_s),
             probation_ms=_ms(evidence.probation_s),
-            impatience_ms=_ms(policy.breaker.impatience_s),
+            impatience_ms=_ms(breaker.impatience_s),
+            run_faults=breaker.consecutive,
+            run_ms=_ms(breaker.run_s),
+            fresh_ms=_ms(evidence.queued_s),
+            bucket_ms=bucket_ms,
+            window_ms=bucket_ms * BUCKETS,
+            share_percent=breaker.share_percent,
+            share_attempts=breaker.share_attempts,
+            low_share_percent=breaker.low_share_percent,
+            low_share_attempts=breaker.low_share_attempts,
+            shares_only_above=breaker.shares_only_above,
+            breaker_ms=_ms(breaker.hold_s),
+            breaker_cap_ms=_ms(breaker.cap_s),
+            breaker_growth_milli=round(breaker.growth * 1000),
+            jitter_percent=breaker.jitter_percent,
+            retry_after_cap_ms=_ms(breaker.retry_after_cap_s),
+            spread_models=breaker.spread_models,
+            spread_ms=_ms(breaker.spread_s),
+            slow_ttft_ms=breaker.slow_ttft_ms,
+            slow_percent=breaker.slow_percent,
+            suspect_percent=policy.witnesses.suspect_percent,
+            ramp_step_ms=_ms(ramp.step_s),
+            ramp_percents=ramp.percents,
+            ramp_replicas=ramp.replicas,
             shadowed=tuple(rule for rule in RULES if not policy.enforces(rule)),
         )
 

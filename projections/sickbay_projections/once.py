@@ -36,8 +36,10 @@ def is_first(replica: Replica, event_id: str | None, now_ms: int) -> bool:
         return True
     if now_ms >= boot.heard_ms + UNHEARD_MS:
         return _is_first_of_boot(replica, event_id, now_ms)
+    if -ahead >= ONCE_BITS:
+        return False
     bit = 1 << -ahead
-    if -ahead >= ONCE_BITS or not boot.missing & bit:
+    if not boot.missing & bit:
         return False
     boot.missing ^= bit
     boot.heard_ms = now_ms

@@ -17,6 +17,7 @@ RULE = "operator"
 def fold(case: Case, node: Node, event: Override) -> None:
     """Fold one override of this scope. Raises ValueError if `until` is no time."""
     state = node.state
+    case.store.unsettle(node)
     if event.action == "clear":
         ends_ms = [_last_ms(child) for child in node.children.values()]
         state.cleared_shown_ms = max([case.now_ms + CLEAR_SHOWN_MS, *ends_ms])
@@ -26,12 +27,18 @@ def fold(case: Case, node: Node, event: Override) -> None:
     case.changed(node)
 
 
+def is_behind(node: Node) -> bool:
+    """Whether a clear of a wider scope made void what stands here, and the scope has not taken note of it yet."""
+    cleared_seq = node.state.cleared_seq
+    return any(wider is not None and wider.state.cleared_seq > cleared_seq for wider in (node.host, node.credential))
+
+
 def catch_up(case: Case, node: Node) -> None:
     """A scope takes note of a clear of a wider one; called before anything is folded into it."""
     state = node.state
     for wider in (node.host, node.credential):
         if wider is not None and wider.state.cleared_seq > state.cleared_seq:
-            had_entry = state.holds is not None or state.operator is not None
+            had_entry = state.holds is not None or state.operator is not None or state.ramp is not None
             _empty(case, node, wider.state.cleared_seq, wider.state.cleared_ms, None)
             if had_entry:
                 case.changed(node)
@@ -79,6 +86,7 @@ def _empty(case: Case, node: Node, cleared_seq: int, cleared_ms: int, event: Ove
     if operator is not None and not operator.allow and case.now_ms < operator.end_ms:
         case.out.append(_released(case, node, (RULE, operator.seq, operator.end_ms), "clear", event))
     state.holds = state.past = state.strikes = state.operator = None
+    state.window = state.faults = state.ramp = None
     state.released_by = "clear"
     # A wide clear is noted late: what an ordinary success left behind since then stays.
     later = {name: at_ms for name, at_ms in (state.requests or {}).items() if at_ms > cleared_ms}
@@ -109,4 +117,5 @@ def _released(case: Case, node: Node, hold: tuple[str, int, int], by: str, event
 def _last_ms(node: Node) -> int:
     """Until when this scope's own entry may say something that a wider clear makes void."""
     ends_ms = [hold.shown_over_ms for hold in (node.state.holds or {}).values()]
+    ends_ms.append(node.state.ramp.end_ms if node.state.ramp else 0)
     return max([*ends_ms, node.state.operator.end_ms if node.state.operator else 0])

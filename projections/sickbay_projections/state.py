@@ -8,7 +8,7 @@ part of the state and can be made anew from it.
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -110,6 +110,30 @@ class Strikes(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     witnesses: Witnesses = msgspec.field(default_factory=Witnesses)
 
 
+class Faults(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Faults of a target that do not hold it (SPEC 4.3). Windows are as in `window`; replicas are named by tokens."""
+
+    run_ms: list[int] = []
+    """Log times of the newest consecutive faults, the newest last; `run_by` names the replica of each."""
+    run_by: list[str] = []
+    by: dict[str, list[int]] = {}
+    """Replica -> window of its faults; "" stands for all replicas beyond the first 16."""
+    slow_by: dict[str, list[int]] = {}
+    """Replica -> window of its slow calls."""
+    witnesses: Witnesses = msgspec.field(default_factory=Witnesses)
+
+
+class Ramp(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Replicas come back by shares of a ring (SPEC 5.2)."""
+
+    rule: str
+    """The rule whose hold came before it."""
+    began_seq: int
+    """The name that gives each replica its place in the ring."""
+    from_ms: int
+    end_ms: int
+
+
 class ScopeState(msgspec.Struct, omit_defaults=True, gc=False):
     """All that is remembered of one host, credential or model."""
 
@@ -134,6 +158,10 @@ class ScopeState(msgspec.Struct, omit_defaults=True, gc=False):
     """Rule -> its hold, until it is over."""
     past: dict[str, Past] | None = None
     """Rule -> its last hold that is over."""
+    window: list[int] | None = None
+    """Attempts of the breaker's window, as in `window`."""
+    faults: Faults | None = None
+    ramp: Ramp | None = None
     operator: Operator | None = None
     cleared_seq: int = 0
     """Newest clear of this scope or a wider one that it has taken note of; a name for the rule After."""
@@ -198,6 +226,7 @@ class Node:
         "credential",
         "dirty",
         "due_ms",
+        "fence",
         "gone",
         "hashed",
         "host",
@@ -222,6 +251,8 @@ class Node:
         """Its place in the queue of those that leave when idle."""
         self.gone = False
         """It has left the fleet's state; a new one may stand under its key."""
+        self.fence = NEVER
+        """A success that had seen this sequence does nothing but count; `NEVER`: it may do more."""
 
     def digest(self) -> int:
         """Hash of its state."""
@@ -229,6 +260,7 @@ class Node:
 
 
 _NO_CHILDREN: dict[str, Node] = {}
+NEVER: Final = 1 << 62
 
 
 def hash_of(name: str, value: object) -> int:

@@ -9,7 +9,7 @@ from sickbay_events.policy import Policy
 
 from . import bounds
 from .limits import HOUR_MS, UNHEARD_MS, Limits
-from .state import Node, Replica
+from .state import NEVER, Node, Replica
 
 _DIGEST_MASK: Final = (1 << 128) - 1
 
@@ -97,12 +97,20 @@ class Store:
             replica.dirty = True
             self._dirty_replicas.append(replica)
 
+    def unsettle(self, node: Node) -> None:
+        """Of this scope and those below: the next success may do more than count."""
+        node.fence = NEVER
+        for child in node.children.values():
+            self.unsettle(child)
+
     def entry_changed(self, node: Node, seq: int, now_ms: int) -> None:
         """The gate entry of this scope is another one from this event on."""
         state = node.state
         state.changed_seq, state.changed_ms = seq, now_ms
         if state.operator is not None and now_ms >= state.operator.end_ms:
             state.operator = None
+        if state.ramp is not None and now_ms >= state.ramp.end_ms:
+            state.ramp = None
         self._changed.pop(node.key, None)
         self._changed[node.key] = None
         self.touch(node)
@@ -140,7 +148,7 @@ class Store:
             limits = self.limits_of(node.scope)
             if limits != node.limits:
                 changed.append(node)
-            node.limits = limits
+            node.limits, node.fence = limits, NEVER
         self.queue_idle()
         return changed
 

@@ -8,6 +8,8 @@ from sickbay_events.kinds import KINDS, Group, Kind
 
 StrikesCell: TypeAlias = Literal["none", "clears", "strike"]
 QuarantineCell: TypeAlias = Literal["lifts", "strike", "given_back", "tells_nothing"]
+RunCell: TypeAlias = Literal["success", "fault", "neither", "none"]
+BreakerCell: TypeAlias = Literal["closes", "begins_again", "given_back", "tells_nothing"]
 
 
 class Row(NamedTuple):
@@ -16,16 +18,20 @@ class Row(NamedTuple):
     strikes: StrikesCell
     quarantine: QuarantineCell
     """As a trial of a quarantine. A leased `tells_nothing` three times in a row begins the hold again."""
+    run: RunCell
+    """In the breaker's run and window: `neither` is no attempt there, and breaks no run."""
+    breaker: BreakerCell
+    """As a trial of a breaker."""
 
 
 TABLE: Final[dict[Group, Row]] = {
-    "success": Row(strikes="clears", quarantine="lifts"),
-    "degraded": Row(strikes="clears", quarantine="lifts"),
-    "throttle": Row(strikes="none", quarantine="given_back"),
-    "rejection": Row(strikes="strike", quarantine="strike"),
-    "fault": Row(strikes="none", quarantine="given_back"),
-    "auth": Row(strikes="none", quarantine="given_back"),
-    "neutral": Row(strikes="none", quarantine="tells_nothing"),
+    "success": Row(strikes="clears", quarantine="lifts", run="success", breaker="closes"),
+    "degraded": Row(strikes="clears", quarantine="lifts", run="neither", breaker="closes"),
+    "throttle": Row(strikes="none", quarantine="given_back", run="neither", breaker="given_back"),
+    "rejection": Row(strikes="strike", quarantine="strike", run="neither", breaker="given_back"),
+    "fault": Row(strikes="none", quarantine="given_back", run="fault", breaker="begins_again"),
+    "auth": Row(strikes="none", quarantine="given_back", run="none", breaker="given_back"),
+    "neutral": Row(strikes="none", quarantine="tells_nothing", run="none", breaker="tells_nothing"),
 }
 GROUPS: Final[dict[Kind, Group]] = {kind: row.group for kind, row in KINDS.items()}
 REPEATABLE: Final[frozenset[Kind]] = frozenset({"empty_output", "malformed_output", "timeout", "truncated"})

@@ -1,0 +1,58 @@
+"""After a hold replicas come back by shares of a ring, so that nothing recovers in a herd (SPEC 5.2)."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from sickbay_events.view import RampView
+
+from .case import Case
+from .state import Node, Ramp, ScopeState
+
+
+def begin(case: Case, node: Node, rule: str, began_seq: int) -> None:
+    """A ramp of this scope begins now. An overlay has none: it is one replica."""
+    if not case.overlay:
+        length_ms = node.limits.ramp_step_ms * len(node.limits.ramp_percents)
+        node.state.ramp = Ramp(rule=rule, began_seq=began_seq, from_ms=case.now_ms, end_ms=case.now_ms + length_ms)
+
+
+def is_on(case: Case, state: ScopeState, rule: str) -> bool:
+    """Whether the scope is in the ramp after a hold of this rule: small fleets have none."""
+    ramp = state.ramp
+    if ramp is None or ramp.rule != rule or not ramp.from_ms <= case.now_ms < ramp.end_ms:
+        return False
+    return case.store.heard(case.now_ms) >= case.limits.ramp_replicas
+
+
+def view(node: Node) -> RampView | None:
+    """The ramp as a gate needs it; none where its rule is in shadow."""
+    ramp = node.state.ramp
+    if ramp is None or ramp.rule in node.limits.shadowed:
+        return None
+    return RampView(
+        began_seq=ramp.began_seq,
+        from_ms=ramp.from_ms,
+        end_ms=ramp.end_ms,
+        rule=ramp.rule,
+        percents=node.limits.ramp_percents,
+        replicas=node.limits.ramp_replicas,
+    )
+
+
+def in_from_ms(ramp: RampView, replica: str) -> int:
+    """Log time from which this replica is in: the first step that reaches its place in the ring, or the end."""
+    place = crc32(f"{replica} {ramp.began_seq}".encode("utf-8", "surrogatepass"))
+    step_ms = (ramp.end_ms - ramp.from_ms) // max(1, len(ramp.percents))
+    for step, percent in enumerate(ramp.percents):
+        if place * 100 < percent << 32:
+            return ramp.from_ms + step * step_ms
+    return ramp.end_ms
+
+
+def step_back(node: Node, now_ms: int) -> None:
+    """The log's clock is believed: a ramp that began ahead of it begins now."""
+    ramp = node.state.ramp
+    if ramp is not None and ramp.from_ms > now_ms:
+        ramp.end_ms -= ramp.from_ms - now_ms
+        ramp.from_ms = now_ms
