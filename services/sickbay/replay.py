@@ -46,10 +46,11 @@ def replay(file: LogFile, policy: Policy | None = None) -> Replayed:
     events = gaps = first_seq = 0
     for lines in _runs(file):
         first_seq = first_seq or lines[0].seq
-        missing = lines[0].seq - fleet.seq - 1
-        if fleet.seq and missing > 0:
-            gaps += missing
-            fleet.passed(lines[0].seq - 1, fleet.time_ms, "gap")
+        # A sequence that is missing inside is passed as the projector passes it; what lies before the first
+        # line was trimmed, and is nowhere in a state.
+        for seq in range(fleet.seq + 1, lines[0].seq) if fleet.seq else ():
+            fleet.passed(seq, fleet.time_ms, "gap")
+            gaps += 1
         batch = intake.batch(_chunk(lines))
         poison.update(event.reason for event in batch.events if isinstance(event, Poison))
         derived += fleet.apply_many(batch.subjects, batch.events, batch.seqs, batch.times_ms)

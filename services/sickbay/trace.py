@@ -38,6 +38,11 @@ from .projector.intake import Intake
 STEPS_MAX: Final = 1_000
 """The newest steps that are kept."""
 _QUIET: Final = ("success",)
+_ACTS: Final = {
+    "hold": "denies until {until}",
+    "allow": "allows until {until}",
+    "clear": "ends every hold and forgets every count, here and below",
+}
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +123,9 @@ class _Story:
             effects.append(f"strike {now} of {document['threshold']}")
         elif now < before and not derived:
             effects.append("clears the strikes")
+        if isinstance(event, Override) and not effects:
+            # A scope's override is one record; what lies below compares with it when it is next asked (SPEC 4.7).
+            effects.append(_ACTS[event.action].format(until=(event.until or "")[11:19]))
         if effects or not _is_quiet(event):
             replica = address.replica if address is not None else ""
             who = event.actor if isinstance(event, Override | PolicyChanged) else replica
