@@ -321,23 +321,28 @@ async def main(url: str, name: str, options: dict[str, Any]) -> None:
 
     from sickbay.projector import Projector
     from sickbay.projector import keeper as keeper_module
+    from sickbay.projector import loop as loop_module
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s " + name + " %(message)s")
-    for constant in ("SNAPSHOT_EVENTS", "SNAPSHOT_EVERY_S"):
+    for constant, module in {"SNAPSHOT_EVENTS": keeper_module, "MARK_EVERY": loop_module}.items():
         if constant in options:
-            setattr(keeper_module, constant, options.pop(constant))
+            setattr(module, constant, options.pop(constant))
     link = Link(NatsOptions.from_url(url))
     projector = Projector(link, name=name, policy=POLICY, **options)
 
     def connected(client: Client, fresh: bool) -> None:
         if fresh:
-            task = asyncio.ensure_future(client.subscribe(f"test.projector.{name}", cb=answer))
-            tasks.append(task)
+            tasks.append(asyncio.ensure_future(client.subscribe(f"test.projector.{name}", cb=answer)))
+            tasks.append(asyncio.ensure_future(client.subscribe(f"test.spoil.{name}", cb=spoil)))
 
     async def answer(message: Any) -> None:
         health = msgspec.to_builtins(projector.health())
         live = projector.is_writer and projector.keeper.live
         await message.respond(json.dumps({**health, "live": live, "digest": projector.fleet.digest()}).encode())
+
+    async def spoil(message: Any) -> None:
+        projector.fleet.apply(Recorded(CallOutcome(kind="ok"), Target("never.test", "happened"), replica="nobody"))
+        await message.respond(b"")
 
     tasks: list[Any] = []
     link.listen(connected=connected)

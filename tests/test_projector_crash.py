@@ -53,10 +53,12 @@ async def test_a_projector_killed_at_random_points_loses_and_repeats_nothing(
     projector = spawn("a", SNAPSHOT_EVENTS=100)
     await projector.until(nats_client, "has the policy of the log", policy_seq=1)
     async with under_load(nats_client, 7) as load:
-        for _ in range(6):
+        for turn in range(6):
             before = load.acked
             await until(lambda before=before: _true(load.acked > before + 100), "the load flows")  # type: ignore[misc]
-            await asyncio.sleep(dice.uniform(0.2, 1.5))  # where the kill falls is the point of this test
+            if turn % 2:
+                await projector.until_live(nats_client)
+            await asyncio.sleep(dice.uniform(0.05, 1.0))  # where the kill falls is the point of this test
             projector.kill9()
             projector.start()
     fleet = await assert_converged(nats_client, projector)
@@ -123,6 +125,41 @@ async def test_a_server_killed_under_load_costs_nothing(
             await until(lambda turn=turn: _true(load.acked > 150 * (turn + 1)), "the load flows")  # type: ignore[misc]
             nats_server.kill9()
             nats_server.restart()
+    await assert_converged(nats_client, *projectors)
+
+
+async def test_a_standby_whose_state_differs_reloads_and_takes_over_only_then(
+    nats_client: Client, spawn: Spawn
+) -> None:
+    """The digests of writer and standby are compared at common multiples."""
+    await ensure(nats_client)
+    first = spawn("a", MARK_EVERY=64, SNAPSHOT_EVENTS=50)
+    await first.until(nats_client, "has the policy of the log", policy_seq=1, live=True)
+    second = spawn("b", MARK_EVERY=64, SNAPSHOT_EVENTS=50)
+    await second.until(nats_client, "stands by", phase="standby")
+    await nats_client.request("test.spoil.b", timeout=2)
+    async with under_load(nats_client, 17):
+        health = await second.until(nats_client, "reports that it differs", rebuilds=lambda count: count >= 1)
+        assert "differs from the writer's" in health["last_rebuild"]
+        first.kill9()
+        await second.until_live(nats_client)
+    await assert_converged(nats_client, second)
+
+
+async def test_a_server_that_stands_still_lets_nobody_write_on_an_old_claim(
+    nats_server: NatsServer, nats_client: Client, spawn: Spawn
+) -> None:
+    """Nothing answers for four seconds: whoever wrote claims again, whoever stood by takes over; not both."""
+    await ensure(nats_client)
+    projectors = [spawn("a"), spawn("b")]
+    await projectors[0].until(nats_client, "has the policy of the log", policy_seq=1)
+    async with under_load(nats_client, 19) as load:
+        await until(lambda: _true(load.acked > 100), "the load flows")
+        nats_server.pause()
+        await asyncio.sleep(4)  # longer than a lease and than the silence after which a standby claims
+        nats_server.resume()
+        before = load.acked
+        await until(lambda: _true(load.acked > before + 200), "the load flows again")
     await assert_converged(nats_client, *projectors)
 
 

@@ -13,9 +13,9 @@ from nats.aio.client import Client
 
 from nats_servers import NatsServer
 from projector_processes import POLICY, Load, Process, assert_converged, bucket, replay, told, until
-from sickbay.bus.entries import read_entries
+from sickbay.bus.entries import read_entries, read_entry
 from sickbay.bus.jetstream import JetStreamApi
-from sickbay.bus.topology import DEAD, GATE_STREAM, LOG, SNAPSHOTS_STREAM, TRANSITIONS, ensure
+from sickbay.bus.topology import DEAD, GATE_STREAM, LOG, SNAPSHOTS_STREAM, TARGET_PREFIX, TRANSITIONS, ensure
 from sickbay.operate import publish_override
 from sickbay.projector.snapshots import list_snapshots
 from sickbay_events import CallOutcome, PolicyChanged, Scope, Target, encode
@@ -190,6 +190,23 @@ async def test_a_foreign_entry_is_undone_and_a_deleted_one_put_again(nats_client
     assert (await projector.health(nats_client))["mends"] >= 2
 
 
+async def test_a_scope_is_held_again_where_the_broom_has_passed(nats_client: Client, spawn: Spawn) -> None:
+    """A marker stands under the key of an entry that ran out; the next put must name its revision."""
+    projector = await live(nats_client, spawn("a"))
+    scope = Scope("held.test")
+    for turn in range(2):
+        await publish_override(nats_client, scope, "hold", reason="short", actor="ana", for_s=1)
+        await until(lambda: _stands(nats_client, scope.key), "the hold stands")
+        await until(lambda: _swept(nats_client, scope.key), "the broom has passed", 15)
+        if turn == 0:
+            projector.kill9()  # whoever starts finds the marker
+            projector.start()
+            await projector.until_live(nats_client)
+    await publish_override(nats_client, scope, "hold", reason="long", actor="ana", for_s=3600)
+    await assert_converged(nats_client, projector)
+    assert await _stands(nats_client, scope.key)
+
+
 async def test_poison_is_noted_redacted_and_passed_the_same_live_and_in_a_replay(
     nats_client: Client, spawn: Spawn
 ) -> None:
@@ -306,6 +323,10 @@ async def _stands(client: Client, key: str) -> bool:
     return key in await bucket(client)
 
 
+async def _swept(client: Client, key: str) -> bool:
+    return key not in await bucket(client)
+
+
 async def _noted(client: Client, count: int) -> bool:
     return len((await read_entries(client, DEAD, ">")).entries) == count
 
@@ -313,3 +334,23 @@ async def _noted(client: Client, count: int) -> bool:
 async def _snapshots_of(client: Client) -> list[object] | None:
     found = await list_snapshots(client)
     return list(found) if 1 <= len(found) <= 4 else None
+
+
+async def test_a_target_with_something_to_tell_has_a_document(nats_client: Client, spawn: Spawn) -> None:
+    """One strike holds nobody, so there is no gate entry; the counters stand all the same."""
+    projector = await live(nats_client, spawn("a"))
+    target = Target("p.test", "m/1")
+    load = Load(nats_client)
+    await load.send("r1", target, CallOutcome(kind="ok", id=f"{load.boot['r1']}-1"))
+    await load.send("r1", target, CallOutcome(kind="model_unavailable", status=404, id=f"{load.boot['r1']}-2"))
+
+    async def document() -> dict[str, object] | None:
+        entry = await read_entry(nats_client, GATE_STREAM, f"{TARGET_PREFIX}{target.key}")
+        return json.loads(entry.payload) if entry is not None else None
+
+    told = await until(document, "the document stands")
+    assert (told["strikes"], told["answers"], told["model"]) == (1, 1, "m/1")
+    assert target.key not in await bucket(nats_client)
+    await load.send("r2", Target("p.test", "fine"), CallOutcome(kind="ok", id=f"{load.boot['r2']}-1"))
+    await settled(nats_client, projector)
+    assert await read_entry(nats_client, GATE_STREAM, f"{TARGET_PREFIX}p=2Etest.=.fine") is None

@@ -52,7 +52,8 @@ class ViewFeed:
             await subscription.close()
 
     async def load(self, client: Client) -> list[Change]:
-        """Page through the bucket; return all that stands there, with values. Raises `ReadError`,
+        """Page through the bucket; return all that stands there, with values, and the
+        markers of what was swept away. Raises `ReadError`,
         `ApiError`, `nats.errors.Error` or `TimeoutError` (an `OSError`)."""
         self.map.begin_load()
         found = await read_entries(client, GATE_STREAM, f"{GATE_PREFIX}>", timeout_s=PAGE_TIMEOUT_S)
@@ -74,7 +75,7 @@ class ViewFeed:
             self._take_checkpoint(checkpoint, now_s - max(0.0, age_s))
         else:
             self.moved_s = now_s  # it moved while the pages were read; the next one says where to
-        return [change for change in standing.values() if change.value is not None]
+        return list(standing.values())
 
     def _on_items(self, items: list[Item]) -> None:
         now_s = time.monotonic()

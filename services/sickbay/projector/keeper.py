@@ -224,6 +224,7 @@ class Keeper:
             if not p.is_writer:
                 return
             p.writer.compare_all(standing)
+            p.documents.start(p.fleet)
             self._compared = True
         if p.transitions.out_of_step:
             await p.transitions.take_over(client)
@@ -233,6 +234,7 @@ class Keeper:
         if p.writer.fresh:
             p.transitions.pump()
             p.dead.pump()
+            p.documents.pump(p.fleet, p.writer.now_ms())
         if not self.live and p.writer.settled:
             self.live = True
             _log.info("this projector writes now, at log sequence %d", p.fleet.seq)

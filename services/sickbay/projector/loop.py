@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from nats.aio.client import Client
 
-from sickbay_events import DerivedEvent, Poison, Policy
+from sickbay_events import CallOutcome, DerivedEvent, Poison, Policy
 from sickbay_projections import Fleet
 
 from ..bus.connect import BusError
@@ -33,6 +33,7 @@ from ..bus.view import Change
 from .acks import Acks
 from .control import differing_keys, fold_lost_control_events, seed_policy
 from .deadletters import At, DeadLetters
+from .documents import Documents
 from .follow import ViewFeed
 from .health import Phase, ProjectorHealth
 from .intake import Batch, Intake
@@ -99,6 +100,7 @@ class Projector:
         self.acks = Acks(link)
         self.view = ViewFeed(self._on_view)
         self.transitions = Transitions(self.acks)
+        self.documents = Documents(self.acks)
         self.dead = DeadLetters(self.acks, enabled=dead_letters)
         self.keeper = Keeper(self, snapshots=snapshots)
         self.writer = GateWriter(
@@ -342,10 +344,15 @@ class Projector:
         if fleet.policy_seq != policy_seq:
             changed.append(POLICY_KEY)
             self._compare_file()
+        worth_telling: dict[str, None] = {}
         for index, event in enumerate(batch.events):
-            if type(event) is Poison:
+            if type(event) is CallOutcome:
+                if event.kind != "ok":
+                    worth_telling[batch.subjects[index]] = None
+            elif type(event) is Poison:
                 self._note(batch, index, event, payloads[index])
         if self.is_writer:
+            self.documents.note([*changed, *map(_scope_key, worth_telling)])
             if changed:
                 self.writer.touch(changed)
             if derived and self.writer.fresh:
@@ -408,6 +415,11 @@ class Projector:
 
     def _on_view(self, changes: list[Change]) -> None:
         self.writer.on_changes(changes)
+
+
+def _scope_key(subject: str) -> str:
+    """The scope key in an outcome's subject: what follows root, sort and replica."""
+    return subject.split(".", 3)[-1]
 
 
 _CHANGED: Final = {

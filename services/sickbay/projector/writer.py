@@ -177,7 +177,9 @@ class GateWriter:
         self._due.update(dict.fromkeys(key for key, _ in self._state.fleet.entries()))
         self._due[POLICY_KEY] = None
         for change in standing:
-            if change.key != CHECKPOINT_KEY:
+            if change.value is None:
+                self._beneath[change.key] = change.revision
+            elif change.key != CHECKPOINT_KEY:
                 self._judge(change)
 
     def on_changes(self, changes: list[Change]) -> None:
