@@ -59,8 +59,15 @@ class RampView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     """Replicas come back by shares of a ring (SPEC 5.2)."""
 
     began_seq: int
+    """With a replica's name it gives the replica's place in the ring."""
     from_ms: int
     end_ms: int
+    rule: str = "breaker"
+    """The rule whose hold came before it."""
+    percents: tuple[int, ...] = (10, 25, 50)
+    """Share of the ring that is in, step by step; the steps are equally long."""
+    replicas: int = 4
+    """A fleet of fewer has no ramp."""
 
 
 class GateEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -113,6 +120,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The writer's log clock when it wrote this: moves on also when no event comes."""
     live: bool = True
     """False while it still catches up."""
+    replicas: int = 0
+    """Replicas heard of in the last 10 min, for ramps."""
     told_seq: int = 0
     """Every derived event up to this log sequence stands in its stream."""
     marked_seq: int = 0

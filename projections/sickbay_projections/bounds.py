@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from . import ramp, window
+from . import window
 from .limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX, UNHEARD_MS
 from .state import Node, Replica, ScopeState, Witnesses
 
@@ -102,7 +102,9 @@ def step_back(node: Node, now_ms: int) -> None:
         state.operator.end_ms = min(state.operator.end_ms, now_ms + OVERRIDE_MS_MAX)
     if state.requests is not None:
         state.requests = {name: min(at_ms, now_ms) for name, at_ms in state.requests.items()}
-    ramp.step_back(node, now_ms)
+    if state.ramp is not None and state.ramp.from_ms > now_ms:
+        state.ramp.end_ms -= state.ramp.from_ms - now_ms
+        state.ramp.from_ms = now_ms
     _step_back_strikes(node, state, now_ms)
     _step_back_faults(node, state, now_ms)
 

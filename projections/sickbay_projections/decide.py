@@ -7,21 +7,24 @@ from functools import lru_cache
 from typing import Literal
 
 from sickbay_events.names import Scope
-from sickbay_events.view import AllowView, Decision, GateEntry, HoldView
+from sickbay_events.view import AllowView, Decision, GateEntry, HoldView, RampView
 
 from .entries import REASONS
+from .ramp import in_from_ms
 
 
 class _Found:
     """What the entries say at one time: the denials, an allow, a probation, each with the entry that says so."""
 
-    __slots__ = ("allow", "early", "last", "operator", "probation")
+    __slots__ = ("allow", "early", "last", "operator", "probation", "ramp")
 
     def __init__(self) -> None:
         self.last: tuple[HoldView, GateEntry] | None = None
         self.operator: tuple[HoldView, GateEntry] | None = None
         self.probation: tuple[HoldView, GateEntry] | None = None
         self.allow: tuple[AllowView, GateEntry] | None = None
+        self.ramp: tuple[RampView, GateEntry, int] | None = None
+        """With the log time from which this replica is in."""
         self.early = True
         """Every denying hold wants an early trial."""
 
@@ -29,20 +32,22 @@ class _Found:
 def decide_entries(
     entries: Sequence[GateEntry | None],
     at_ms: int,
-    replica: str = "",  # noqa: ARG001 - whose view it is: a ramp goes by it
+    replica: str = "",
     *,
+    replicas: int = 0,
     seq: int = 0,
     age_s: float = 0.0,
     source: Literal["cluster", "local", "stale"] = "cluster",
 ) -> Decision:
     """Decide for one target from its entries of host, credential and model, in that order (widest first).
 
-    `at_ms` is log time; None stands for a scope without an entry. `seq`, `age_s` and `source` are passed on
+    `at_ms` is log time; None stands for a scope without an entry. `replica` is whose view it is and `replicas` how
+    many were heard of in the last 10 min: a ramp goes by both. `seq`, `age_s` and `source` are passed on
     into the answer. Denied until the last end over scopes and rules, of which the widest scope is named at
     equal ends; an operator's hold of any scope wins over an allow, and that over the folds.
     """
-    found = _find(entries, at_ms)
-    deciding = found.last
+    found = _find(entries, at_ms, replica, replicas)
+    deciding, ramp = found.last, found.ramp
     if found.allow is not None:
         allow, entry = found.allow
         if found.operator is None:
@@ -58,7 +63,19 @@ def decide_entries(
             )
         if allow.end_ms >= found.operator[0].end_ms:
             # When the operator's hold ends the allow still stands, whatever the folds say until then.
-            deciding = found.operator
+            deciding, ramp = found.operator, None
+    if ramp is not None and (deciding is None or ramp[2] > deciding[0].end_ms):
+        return Decision(
+            allowed=False,
+            reason="ramp",
+            scope=scope_key(ramp[1]),
+            rule=ramp[0].rule,
+            retry_in_s=(ramp[2] - at_ms) / 1000,
+            began_seq=ramp[0].began_seq,
+            seq=seq,
+            age_s=age_s,
+            source=source,
+        )
     named = deciding or found.probation
     if named is None:
         return Decision(allowed=True, reason="ok", seq=seq, age_s=age_s, source=source)
@@ -77,7 +94,7 @@ def decide_entries(
     )
 
 
-def _find(entries: Sequence[GateEntry | None], at_ms: int) -> _Found:
+def _find(entries: Sequence[GateEntry | None], at_ms: int, replica: str, replicas: int) -> _Found:
     found, cleared_seq = _Found(), 0
     for entry in entries:
         if entry is None:
@@ -98,6 +115,11 @@ def _find(entries: Sequence[GateEntry | None], at_ms: int) -> _Found:
         stands = allow is not None and allow.seq >= cleared_seq and at_ms < allow.end_ms
         if allow is not None and stands and (found.allow is None or allow.end_ms > found.allow[0].end_ms):
             found.allow = allow, entry
+        ramp = entry.ramp
+        if ramp is not None and replicas >= ramp.replicas and ramp.began_seq >= cleared_seq:
+            in_ms = in_from_ms(ramp, replica)
+            if at_ms < in_ms and (found.ramp is None or in_ms > found.ramp[2]):
+                found.ramp = ramp, entry, in_ms
         cleared_seq = max(cleared_seq, entry.cleared_seq or 0)
     return found
 

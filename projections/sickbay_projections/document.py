@@ -7,7 +7,7 @@ from typing import Any
 from sickbay_events.names import untoken
 from sickbay_events.times import rfc3339
 
-from . import holds, rejections
+from . import breaker, holds, rejections
 from .entries import REASONS
 from .state import Hold, Node, ScopeState
 
@@ -32,6 +32,7 @@ def document(node: Node, seq: int, at_ms: int) -> dict[str, Any]:
         "strikes": 0 if void else rejections.live_strikes(state, at_ms, node.limits),
         "threshold": node.limits.strikes,
         **({} if void else _strikes(node, state, at_ms)),
+        **_faults(node, ScopeState() if void else state, at_ms),
         "last_event_ms": state.last_ms or None,
         "last_event_seq": state.last_seq or None,
         "last_answer_ms": state.good_ms or None,
@@ -67,6 +68,20 @@ def _strikes(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
         },
         "strikes_until_ms": strikes.newest_ms + node.limits.strikes_window_ms,
         "held_alone": untoken(seen.alone) if seen.alone is not None and at_ms < seen.alone_end_ms else None,
+    }
+
+
+def _faults(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
+    found, faults, ramp = breaker.evidence(state, at_ms, node.limits), state.faults, state.ramp
+    seen = faults.witnesses if faults is not None else None
+    alone = seen.alone if seen is not None and at_ms < seen.alone_end_ms else None
+    return {
+        "fault_run": found.run,
+        "window_attempts": found.attempts,
+        "window_faults": found.faults,
+        "window_faults_by": {untoken(name) if name else "(others)": found.by[name] for name in sorted(found.by)},
+        "breaker_held_alone": untoken(alone) if alone is not None else None,
+        "ramp_until_ms": ramp.end_ms if ramp is not None and at_ms < ramp.end_ms else None,
     }
 
 

@@ -28,14 +28,14 @@ from sickbay_events.outcome import CallAnswered, CallOutcome, CallsRefused, Even
 from sickbay_events.policy import Policy
 from sickbay_events.view import Decision, GateEntry
 
-from . import entries, holds, overrides, rejections, snapshot, witnesses
+from . import breaker, entries, holds, overrides, rejections, snapshot, window, witnesses
 from .case import Case, http_status
 from .decide import decide_entries
 from .document import document
 from .evidence import as_outcome, is_repeat, judged
 from .limits import STEP_BACK_MS
 from .once import is_first
-from .state import Node, Recorded, Replica, hash_of
+from .state import NEVER, Node, Recorded, Replica, hash_of
 from .store import Store
 from .table import GROUPS, REPEATABLE, TABLE
 
@@ -199,24 +199,37 @@ class Fleet:
                     state.good_ms = now_ms
                 else:
                     witnesses.note_good(state, replica.key, now_ms)
-            if state.strikes is None and state.holds is None:
+            fence = node.fence
+            if not fence or ((seen_seq := event.seen_seq) is not None and fence <= seen_seq < self.seq):
+                # Of an ordinary target, and after its last hold: one more attempt in the breaker's window.
+                if waited_ms is None or waited_ms <= node.limits.window_ms:
+                    bucket = now_ms // node.limits.bucket_ms
+                    counts = state.window
+                    if counts is not None and counts[0] == bucket:
+                        counts[1] += 1
+                    else:
+                        state.window = window.add(counts, bucket)
                 if event.request_hash is not None:
                     is_repeat(state, event, now_ms, node.limits)
                 return node
         self._folds(node, replica, event)
         return node
 
-    def _folds(self, node: Node, replica: Replica, event: CallOutcome) -> None:
+    def _folds(self, node: Node, replica: Replica, event: CallOutcome, *, is_attempt: bool = True) -> None:
         """Everything that is not an ordinary success of an ordinary target: fold by fold."""
         case, state = self._case, node.state
         case.node, case.state, case.limits = node, state, node.limits
         case.event, case.replica, case.seq, case.now_ms = event, replica.key, self.seq, self.time_ms
-        case.queued_ms = event.queued_ms or 0
+        case.queued_ms, case.is_attempt = event.queued_ms or 0, is_attempt
         case.kind = judged(event, node.limits, overlay=self.overlay)
         case.group = GROUPS[case.kind]
         case.row = TABLE[case.group]
         overrides.catch_up(case, node)
         holds.expire(case, node)
+        for wide in (node.host, node.credential):
+            if wide is not None and wide.state.holds is not None:
+                overrides.catch_up(case, wide)
+                holds.expire(case, wide)
         if case.group != "success":
             state.bad_kind, state.bad_status, state.bad_ms = event.kind, http_status(event.status), case.now_ms
         if case.group == "rejection":
@@ -225,8 +238,12 @@ class Fleet:
         # A bad outcome of a forced call is statistics; so is the same request over again.
         if not (repeats and case.kind in REPEATABLE) and not (event.forced and case.group != "success"):
             rejections.fold(case)
-        if case.group != "neutral":
-            holds.note_evidence(case, node)
+            breaker.fold(case)
+        for scope in (node, node.host, node.credential):
+            if case.group != "neutral" and scope is not None and scope.state.holds is not None:
+                holds.note_evidence(case, scope)
+                self.store.touch(scope)
+        node.fence = _fence(node)
 
     def _told(
         self, replica: Replica, node: Node | None, event: CallAnswered | ProbeResult | CallsRefused, target: Target
@@ -249,7 +266,7 @@ class Fleet:
             outcome = as_outcome(event)
             if outcome.kind == "ok" and (outcome.queued_ms or 0) <= node.limits.good_answer_ms:
                 witnesses.note_good(node.state, replica.key, now_ms)
-            self._folds(node, replica, outcome)
+            self._folds(node, replica, outcome, is_attempt=not isinstance(event, CallAnswered))
         return node
 
     def _override(self, event: Override, scope: Scope | None) -> None:
@@ -277,6 +294,7 @@ class Fleet:
         for node in self.store.set_policy(policy):
             for hold in (node.state.holds or {}).values():
                 hold.shown_over_ms = holds.over_ms(hold, node.limits)
+            if node.state.holds is not None or node.state.ramp is not None:
                 self.store.entry_changed(node, self.seq, self.time_ms)
 
     # -- what others read ------------------------------------------------------------------------------
@@ -324,14 +342,21 @@ class Fleet:
             keys = ()
         if not keys:
             return Decision(allowed=True, reason="no_target", seq=self.seq)
-        return decide_entries([self._exact(key) for key in keys], at_ms, replica, seq=self.seq)
+        found = [self._exact(key) for key in keys]
+        replicas = self.replicas(at_ms) if any(entry is not None and entry.ramp for entry in found) else 0
+        return decide_entries(found, at_ms, replica, replicas=replicas, seq=self.seq)
+
+    def replicas(self, at_ms: int) -> int:
+        """How many replicas were heard of in the 10 min before this log time."""
+        return self.store.heard(at_ms)
 
     def _exact(self, key: str) -> GateEntry | None:
         node = self.store.nodes.get(key)
         if node is None:
             return None
         state = node.state
-        return entries.exact_entry(node) if state.holds or state.operator or state.cleared_seq else None
+        says = state.holds or state.operator or state.ramp or state.cleared_seq
+        return entries.exact_entry(node) if says else None
 
     def digest(self) -> str:
         """Sum mod 2^128 of one hash a scope, one a replica and one for the rest; 32 hex digits."""
@@ -348,3 +373,19 @@ class Fleet:
         fleet = cls(Policy.from_data(found.policy), overlay=found.overlay)
         snapshot.fill(fleet, found)
         return fleet
+
+
+def _fence(node: Node) -> int:
+    """What a success must have seen to do nothing but count; `NEVER` where a fold has more to do with it.
+
+    A function of the state and the policy, kept with the node: `Store.unsettle` says when it has to be found anew.
+    """
+    state, faults = node.state, node.state.faults
+    if state.strikes is not None or state.holds is not None or node.limits.slow_ttft_ms:
+        return NEVER
+    if faults is not None and (faults.run_ms or not witnesses.is_empty(faults.witnesses)):
+        return NEVER
+    for wide in (node.host, node.credential):
+        if wide is not None and wide.state.holds is not None:
+            return NEVER
+    return max([state.cleared_seq, *[past.began_seq for past in (state.past or {}).values()]])

@@ -48,11 +48,3 @@ def in_from_ms(ramp: RampView, replica: str) -> int:
         if place * 100 < percent << 32:
             return ramp.from_ms + step * step_ms
     return ramp.end_ms
-
-
-def step_back(node: Node, now_ms: int) -> None:
-    """The log's clock is believed: a ramp that began ahead of it begins now."""
-    ramp = node.state.ramp
-    if ramp is not None and ramp.from_ms > now_ms:
-        ramp.end_ms -= ramp.from_ms - now_ms
-        ramp.from_ms = now_ms

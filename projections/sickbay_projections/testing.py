@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sickbay_events.derived import DerivedEvent, Held, Released
+from sickbay_events.derived import DerivedEvent, Held, Released, WarningRaised
 from sickbay_events.kinds import Kind
 from sickbay_events.names import Scope, Target
 from sickbay_events.outcome import CallAnswered, CallOutcome, Event, Override, PolicyChanged
@@ -94,6 +94,11 @@ def held(rule: str, **fields: Any) -> Expected:
 def released(rule: str, **fields: Any) -> Expected:
     """A `Released` of this rule with at least these fields."""
     return Expected(Released, {"rule": rule, **fields})
+
+
+def warned(rule: str, **fields: Any) -> Expected:
+    """A `WarningRaised` of this rule with at least these fields."""
+    return Expected(WarningRaised, {"rule": rule, **fields})
 
 
 class Story:
