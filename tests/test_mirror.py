@@ -310,6 +310,27 @@ async def test_without_a_projector_the_bucket_is_paged_ever_more_rarely(
         assert mirror._page_wait_s >= 2.0
 
 
+async def test_a_feed_that_does_not_tell_while_a_projector_lives_is_subscribed_again(
+    nats_server: NatsServer, writer: ViewWriter
+) -> None:
+    """The connection stands, the bucket moves, nothing comes: the mirror pages, makes a new subscription and hears."""
+    async with writer.signing(0.1), mirror_on(nats_server.url) as mirror:
+        await until(lambda: not mirror.is_stale)
+        assert mirror._feed is not None and mirror._link.client is not None
+        before = mirror._feed
+        # The server is told to forget the subscription, behind the client's back.
+        await mirror._link.client._send_command(f"UNSUB {before._subscription._id}\r\n".encode())
+        await mirror._link.client.flush()
+        await writer.put(TARGET.key, hold_entry(TARGET, end_ms=FAR_MS, seq=50))
+        await until(lambda: TARGET.key in mirror.entries, within_s=4)
+        await until(lambda: mirror._feed is not before, within_s=4)
+        pages = mirror.resyncs
+        await writer.put(TARGET.key, release_entry(TARGET, seq=51))
+        await until(lambda: not mirror.entries[TARGET.key].holds)
+        await asyncio.sleep(2)
+        assert mirror.resyncs - pages <= 1, "it follows the feed again"
+
+
 async def test_a_digest_that_never_fits_is_not_paged_for_at_every_checkpoint(
     nats_server: NatsServer, writer: ViewWriter
 ) -> None:

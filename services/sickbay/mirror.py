@@ -64,10 +64,12 @@ class Mirror(View):
         self._was_loaded = asyncio.Event()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._wants_load, self._wants_check = True, False
+        self._wants_load = True
+        self._is_deaf = False
         self._checkpoint_at_s = monotonic()
         self._checkpoint_revision = 0
-        self._lost_at_revision = 0
+        self._lost_at_revision: int | None = None
+        """Where the feed was interrupted, until what it missed is read."""
         self._retry_s = RETRY_MIN_S
         self._retry_at_s = 0.0
         self._page_wait_s = 0.0
@@ -98,13 +100,13 @@ class Mirror(View):
 
     def _on_connected(self, _client: Client, _fresh: bool) -> None:
         # What was missed while away is asked for at once; the next checkpoint gets its time to come.
-        self._wants_check = True
         self._checkpoint_at_s = self._monotonic()
         self._retry_s, self._retry_at_s, self._page_at_s = RETRY_MIN_S, 0.0, 0.0
         self._wake.set()
 
     def _on_disconnected(self) -> None:
-        self._lost_at_revision = self._map.revision
+        if self._lost_at_revision is None:
+            self._lost_at_revision = self._map.revision
 
     def _on_items(self, items: list[Item]) -> None:
         now_s = self._monotonic()
@@ -141,7 +143,7 @@ class Mirror(View):
 
     def _compare(self, checkpoint: Checkpoint) -> None:
         counted = self._map.counted_at(checkpoint.revision) if checkpoint.digest else None
-        if counted is None or self._wants_load or self._wants_check or self._map.is_loading:
+        if counted is None or self._wants_load or self._lost_at_revision is not None or self._map.is_loading:
             return
         if (counted.entries, counted.digest) == (checkpoint.entries, checkpoint.digest):
             self._page_wait_s = self._page_at_s = 0.0
@@ -181,29 +183,31 @@ class Mirror(View):
                 self._retry_at_s = self._monotonic() + RETRY_MAX_S
 
     async def _look(self, client: Client) -> None:
-        if self._feed is None or self._feed.client is not client:
+        if self._feed is None or self._feed.client is not client or self._is_deaf:
+            self._is_deaf = False
             if self._feed is not None:
                 await self._feed.close()
             self._feed = await subscribe_bulk(client, f"{VIEW_PREFIX}>", self._on_items)
-        if self._wants_check and self.is_loaded and not self._wants_load:
-            await self._check(client)
-        self._wants_check = False
+        if self._lost_at_revision is not None and self.is_loaded and not self._wants_load:
+            await self._check(client, self._lost_at_revision)
         now_s = self._monotonic()
         if not self._wants_load and now_s - self._checkpoint_at_s > SILENCE_S and now_s >= self._page_at_s:
             self._want_load("silence")
         if self._wants_load and now_s >= self._page_at_s:
             await self._load(client)
 
-    async def _check(self, client: Client) -> None:
+    async def _check(self, client: Client, lost_at_revision: int) -> None:
         """After a reconnect: the checkpoint, and what changed since the last message."""
         newest = await read_entry(client, GATE_STREAM, f"{GATE_PREFIX}{CHECKPOINT_KEY}")
         if newest is None or newest.gone or newest.revision < self._checkpoint_revision:
             self._want_load("other_bucket")
             return
+        connects = self._link.connects
         self._map.begin_load()
-        later = await read_entries(client, GATE_STREAM, f"{GATE_PREFIX}>", from_seq=self._lost_at_revision + 1)
-        self._wants_check = False
+        later = await read_entries(client, GATE_STREAM, f"{GATE_PREFIX}>", from_seq=lost_at_revision + 1)
         pages = await _changes(later.entries)
+        if self._link.connects == connects:  # else it was lost again meanwhile
+            self._lost_at_revision = None
         for change in self._map.finish_load(pages, self._monotonic(), keep=True):
             self.counts["filled"] += 1
             self.take(change)
@@ -213,21 +217,25 @@ class Mirror(View):
 
     async def _load(self, client: Client) -> None:
         """Page through the bucket and swap."""
+        connects = self._link.connects
         self._map.begin_load()
         read = await read_entries(client, GATE_STREAM, f"{GATE_PREFIX}>")
         pages = await _changes(read.entries)
         known_revision = self._checkpoint_revision
         self.resyncs += 1
-        self._wants_load = self._wants_check = False
+        self._wants_load = False
+        if self._link.connects == connects:
+            self._lost_at_revision = None
         # A load that is not confirmed by a checkpoint makes the next one wait; the first two follow at once.
         wait_s, self._page_wait_s = self._page_wait_s, min(PAGE_WAIT_MAX_S, max(PAGE_WAIT_MIN_S, self._page_wait_s * 2))
         now_s = self._monotonic()
         changes = self._map.finish_load(pages, now_s)
         for entry in read.entries:
             if entry.subject == _CHECKPOINT_SUBJECT and self._stands(entry.revision):
-                if entry.revision > known_revision:
-                    # It moves, so a projector lives, and what the feed missed must be asked for more often.
-                    wait_s = self._page_wait_s = PAGE_WAIT_MIN_S
+                if entry.revision > known_revision and now_s - self._checkpoint_at_s > SILENCE_S:
+                    # A projector lives and the feed does not tell: subscribe again, and do not ask ever more rarely.
+                    self._is_deaf = True
+                    wait_s = self._page_wait_s = SILENCE_S
                 self._checkpoint(_change(entry), now_s, fetched_ms=entry.time_ns // 1_000_000)
         # A fleet that lost its projector together must not ask together.
         self._page_at_s = now_s + wait_s * random.uniform(0.75, 1.25)
