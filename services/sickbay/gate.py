@@ -157,7 +157,10 @@ class Gate:
         cluster = [_alive(self._entries.get(key), now_ms) for key in keys]
         own = [self._overlay.entry(key, now_ms) if key in self._marked else None for key in keys]
         seq, age_s, source = self._view.seq, self._view.age_s(), self._source()
-        decision = decide_entries(cluster, now_ms, self._replica, seq=seq, age_s=age_s, source=source)
+        replicas = self._view.checkpoint.replicas if self._view.checkpoint is not None else 0
+        decision = decide_entries(
+            cluster, now_ms, self._replica, replicas=replicas, seq=seq, age_s=age_s, source=source
+        )
         if any(own) and decision.reason != "allowed_by_operator":
             local = decide_entries(own, now_ms, self._replica, seq=seq, age_s=age_s, source="local")
             decision = _stricter(decision, local)

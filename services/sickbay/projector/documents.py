@@ -87,5 +87,6 @@ def _in_kind(document: dict[str, Any]) -> Any:
     """What a document tells apart from numbers and times that always move; None if it tells nothing."""
     operator = document["operator"]
     holds = [(hold["rule"], hold["began_seq"], hold["phase"]) for hold in document["holds"]]
-    told = (document["strikes"], holds, operator and (operator["action"], operator["seq"]))
+    faults = bool(document["fault_run"] or document["window_faults"])
+    told = (document["strikes"], faults, holds, operator and (operator["action"], operator["seq"]))
     return told if any(told) else None
