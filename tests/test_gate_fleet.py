@@ -201,9 +201,9 @@ asyncio.run(main())
 
 def test_a_router_without_logging_set_up_has_nothing_on_its_stderr(nats_server: NatsServer) -> None:
     """Neither holds nor rejected input nor a dying server nor a reconnect nor the exit prints anything."""
-    env = {**os.environ, "PYTHONWARNINGS": "error", "SICKBAY_DATA": "/nonexistent"}
+    env = {**os.environ, "SICKBAY_DATA": "/nonexistent"}
     process = subprocess.Popen(
-        [sys.executable, "-X", "dev", "-c", SILENT, nats_server.url],
+        [sys.executable, "-W", "error", "-c", SILENT, nats_server.url],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
