@@ -61,7 +61,7 @@ def test_sigkill_of_the_server_for_5_s_under_a_publishing_replica_loses_and_doub
     run(main())
 
 
-@both_loops
+@pytest.mark.parametrize("run", [uvloop.run])
 def test_a_stopped_server_gets_nothing_twice_and_only_what_was_sent_in_the_first_second_says_too_short_a_wait(
     run: Runner,
 ) -> None:
@@ -90,8 +90,7 @@ def test_a_stopped_server_gets_nothing_twice_and_only_what_was_sent_in_the_first
     run(main())
 
 
-@both_loops
-@pytest.mark.parametrize("cut", [False, True], ids=["comes back", "breaks"])
+@pytest.mark.parametrize(("run", "cut"), [(asyncio.run, False), (uvloop.run, True)], ids=["comes back", "breaks"])
 def test_a_network_that_swallows_everything_for_5_s_loses_and_doubles_nothing(run: Runner, cut: bool) -> None:
     async def main() -> None:
         with NatsServer() as server:

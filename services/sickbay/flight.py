@@ -1,9 +1,8 @@
 """What is on its way from a reporter to the log: written, not yet acknowledged. Runs in the link's event loop.
 
 Each event asks for its acknowledgement on one inbox; what is not acknowledged is written again under the same
-message id, encoded anew so that `queued_ms` is true. Nothing is given to nats-py's own buffer: what that holds
-when a connection breaks, it sends after the reconnect, with a stale `queued_ms`, and the server's dedupe window
-then drops the true one.
+message id, encoded anew so that `queued_ms` is true. Nothing is given to nats-py's own buffer (`publish.py`): a
+stale copy sent from there would be stored first, and the server's dedupe window would drop the true one.
 
 When the log does not take events (no answer, no stream, stream full) one event is tried again, less and less
 often, and the rest waits; the first acknowledgement sets everything going again.
@@ -16,11 +15,10 @@ import logging
 import time
 from collections.abc import Callable
 from itertools import islice
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from nats.aio.client import Client
-from nats.aio.transport import TcpTransport
 
 from sickbay_events import CallsRefused, token
 from sickbay_events.outcome import DAY_MS, ProbeResult
@@ -29,6 +27,7 @@ from .bus.bulk import BulkSubscription, Item, status_of, subscribe_bulk
 from .bus.connect import PermissionDenied
 from .bus.link import Link
 from .outbox import WINDOW, Entry
+from .publish import AckError, Blocked, decode_ack, message, write_now
 
 TICK_S: Final = 0.2
 """How often it is looked after what is overdue, while something is on its way."""
@@ -44,7 +43,7 @@ REFUSALS_MAX: Final = 3
 """An event that a server refused so often while it took others is given up."""
 SENDS_MAX: Final = 12
 """As is one that was sent so often without an answer while others were answered."""
-FAILURES_MAX: Final = 8
+FAILURES_MAX: Final = 5
 """As is one that no stream took in so many spells, each of which ended with another event being taken."""
 TRY_AMONG: Final = 8
 TRIES_EACH: Final = 4
@@ -54,25 +53,7 @@ BATCH: Final = 250
 
 Say: TypeAlias = Callable[[int, str, str], None]
 """Log with this level, under this key (each key not too often), this text."""
-Blocked: TypeAlias = Literal["", "no_answer", "no_stream", "stream_full", "server_error"]
-_STREAM_FULL: Final = (10023, 10047, 10077)
-_NO_STREAM: Final = (10059, 10039, 10076)
-
-
-class _AckError(msgspec.Struct):
-    code: int = 500
-    err_code: int = 0
-    description: str = ""
-
-
-class _Ack(msgspec.Struct):
-    seq: int = 0
-    duplicate: bool = False
-    error: _AckError | None = None
-
-
-_decode_ack = msgspec.json.Decoder(_Ack).decode
-_encode = msgspec.json.Encoder().encode
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class Flight:
@@ -216,21 +197,9 @@ class Flight:
             if client is not None and len(data) > client.max_payload:
                 self._give_up(entry, f"the server takes messages of at most {client.max_payload} bytes")
                 continue
-            header = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % msg_id.encode()
-            parts.append(
-                b"HPUB %b %b%d %d %d\r\n%b%b\r\n"
-                % (
-                    self._subject(entry).encode(),
-                    self._inbox,
-                    entry.n,
-                    len(header),
-                    len(header) + len(data),
-                    header,
-                    data,
-                )
-            )
+            parts.append(message(self._subject(entry), b"%b%d" % (self._inbox, entry.n), msg_id, data))
             sent.append(entry)
-        if client is None or not _write(client, b"".join(parts)):
+        if client is None or not write_now(client, b"".join(parts)):
             return
         for entry in sent:
             self.resent += entry.sends > 0
@@ -284,7 +253,7 @@ class Flight:
         for subject, _reply, headers, payload in items:
             try:
                 entry = self.entries.get(int(subject[start:]))
-                ack = _decode_ack(payload) if payload else None
+                ack = decode_ack(payload) if payload else None
             except ValueError:
                 entry = ack = None
             if entry is None:
@@ -303,17 +272,12 @@ class Flight:
                 self._acked(entry, ack.seq)
         self.pump()
 
-    def _answered_error(self, entry: Entry, error: _AckError) -> None:
-        text = f"{error.description} ({error.code}, {error.err_code})"
-        if error.err_code in _STREAM_FULL:
-            self._failed(entry, "stream_full", text)
-        elif error.err_code in _NO_STREAM:
-            self._failed(entry, "no_stream", text)
-        elif error.code >= 500 or error.code in (408, 429):
-            self._failed(entry, "server_error", text)
+    def _answered_error(self, entry: Entry, error: AckError) -> None:
+        if error.blocked:
+            self._failed(entry, error.blocked, str(error))
         else:
             self._heard_s = time.monotonic()
-            self._refused(entry, text)
+            self._refused(entry, str(error))
 
     def _failed(self, entry: Entry, reason: Blocked, why: str) -> None:
         """The log takes nothing at present; this event will do as well as any when it does again."""
@@ -358,22 +322,3 @@ class Flight:
         assert self._loop is not None
         self._loop.call_soon(self._send_due)
         self._loop.call_soon(self.pump)
-
-
-def _write(client: Client, data: bytes) -> bool:
-    """Write to the client's socket at once, past its own buffer. False if it is about to break."""
-    transport = client._transport
-    if transport is None or not client.is_connected:
-        return False
-    if isinstance(transport, TcpTransport):
-        writer = transport._io_writer
-        if writer is None or writer.is_closing():
-            return False
-        writer.write(data)
-        return True
-    transport.write(data)  # a websocket only queues; its client's flusher sends it on
-    client._pending_data_size += 1
-    queue = client._flush_queue
-    if queue is not None and queue.empty():
-        queue.put_nowait(asyncio.get_running_loop().create_future())
-    return True
