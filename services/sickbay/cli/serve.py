@@ -80,12 +80,12 @@ def _loop_runner() -> Iterator[asyncio.Runner]:
 
 
 async def _serve(settings: Settings, *, until_stdin_closes: bool) -> None:
+    ready, ended = asyncio.Event(), _ended()  # before the imports below, which take a moment
     from ..app import make_app
 
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
     )
-    ready, ended = asyncio.Event(), _ended()
     watch = asyncio.create_task(_stdin_closes(ended)) if until_stdin_closes else None
     listener = _listener(settings)
     work = asyncio.create_task(_until(make_app(settings), settings, listener, ready, ended))
