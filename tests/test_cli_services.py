@@ -276,6 +276,7 @@ def test_health_over_http(nats_server: NatsServer, serve: Start) -> None:
     until(lambda: health()[0] == 503, "ill health without NATS")
     nats_server.restart()
     until(lambda: health()[0] == 200, "health after the restart")
+    assert facts("status", "--nats", nats_server.url)["from"] == "services"
     contract = urllib.request.urlopen(served.health_url.replace("healthz", "asyncapi.json"), timeout=5)
     with contract as reply:
         assert json.loads(reply.read())["asyncapi"].startswith("3.")

@@ -35,6 +35,10 @@ from sickbay_events import (
 from sickbay_events.derived import Derived
 from sickbay_events.view import PolicyInForce
 
+from .bus.topology import DEAD_PREFIX
+from .projector.deadletters import Letter
+from .rpc import ENDPOINTS
+
 _TEXT: Final = {"type": "string"}
 _DERIVED: Final[dict[str, type[Derived]]] = {
     "held": Held,
@@ -131,16 +135,16 @@ def _around() -> NatsBroker:
     _receives(broker, "sickbay.probe.{replica}.{scope_key}", "probe", ProbeResult)
     _receives(broker, "sickbay.override.{scope_key}", "override", Override)
     _receives(broker, "sickbay.policy", "policy", PolicyChanged)
+    for row in ENDPOINTS:
+        _receives(broker, row.subject, row.subject, row.ask)
     for subject, name, kind in (
         ("sickbay.view.{scope_key}", "view", GateEntry),
         ("sickbay.view.=.0", "checkpoint", Checkpoint),
         ("sickbay.view.=.1", "policy_in_force", PolicyInForce),
+        (f"{DEAD_PREFIX}{{reason}}", "dead", Letter),
     ):
         broker.publisher(
-            subject,
-            schema=Annotated[Any, Doc(schema_of(kind))],
-            title=name,
-            description=f"{_first_line(kind)} Republished from the bucket's key `gate.…`.",
+            subject, schema=Annotated[Any, Doc(schema_of(kind))], title=name, description=_first_line(kind)
         )
     return broker
 
