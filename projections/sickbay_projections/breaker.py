@@ -194,11 +194,11 @@ def _suspect(case: Case, state: ScopeState, found: Evidence) -> str | None:
     most = max(found.by, key=lambda name: (found.by[name], name), default=SEVERAL)
     if most == SEVERAL or case.overlay:
         return None
+    if not witnesses.has_other_good(state, most, case.now_ms, case.limits):
+        return None  # nobody to compare with
     own = found.by[most]
     # What the suspect itself got answered is counted with the rest: it has next to nothing.
     rest, rest_attempts = found.faults - own, found.attempts - own
-    if not rest_attempts and not witnesses.has_other_good(state, most, case.now_ms, case.limits):
-        return None  # nobody to compare with
     is_under = rest == 0 or rest * 200 < found.share_percent * rest_attempts
     return most if is_under and own * 100 >= case.limits.suspect_percent * found.faults else None
 
