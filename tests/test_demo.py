@@ -24,11 +24,11 @@ linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="chil
 class Run:
     """`sickbay demo` with a mark in its environment, which every process below it inherits."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
             [sys.executable, "-m", "sickbay", "demo", *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**CLEAN, MARK: self.mark},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**CLEAN, MARK: self.mark, "TMPDIR": str(folder)},
             start_new_session=True,
         )  # fmt: skip
 
@@ -64,7 +64,7 @@ def test_the_demonstration_measures_and_replays(tmp_path: Path) -> None:
     """The cluster saves dead calls, every replica refuses soon after the deciding rejection, and the log of the run
     folds to the same holds at the same sequences, by the demonstration's own check and by `sickbay replay`."""
     kept = tmp_path / "demo.jsonl"
-    run = Run("--json", "--keep", str(kept))
+    run = Run(tmp_path, "--json", "--keep", str(kept))
     out, err = run.process.communicate(timeout=90)
     assert run.process.returncode == 0, err
     result = json.loads(out)
@@ -82,12 +82,12 @@ def test_the_demonstration_measures_and_replays(tmp_path: Path) -> None:
 
 @linux
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["INT", "TERM", "KILL"])
-def test_no_process_outlives_it(number: signal.Signals) -> None:
+def test_no_process_outlives_it(number: signal.Signals, tmp_path: Path) -> None:
     """Ended at a random moment by Ctrl-C, SIGTERM or SIGKILL: within seconds no process of it is left."""
     seed = random.randrange(1 << 30)
     drawn = random.Random(seed)
     for wait_s in (drawn.uniform(0.3, 2.0), drawn.uniform(2.0, 8.0)):
-        run = Run()
+        run = Run(tmp_path)
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 run.process.wait(wait_s)
@@ -104,9 +104,9 @@ def test_no_process_outlives_it(number: signal.Signals) -> None:
 
 
 @linux
-def test_ctrl_c_twice_leaves_nothing_either() -> None:
+def test_ctrl_c_twice_leaves_nothing_either(tmp_path: Path) -> None:
     """Impatience: a second and a third Ctrl-C while it ends its children."""
-    run = Run()
+    run = Run(tmp_path)
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
             run.process.wait(4)
