@@ -28,8 +28,8 @@ class Run:
         self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
             [sys.executable, "-m", "sickbay", "demo", *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**CLEAN, MARK: self.mark, "TMPDIR": str(folder)},
-            start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env={**CLEAN, MARK: self.mark, "TMPDIR": str(folder)},
         )  # fmt: skip
 
     def alive(self) -> list[tuple[int, str]]:
