@@ -141,6 +141,7 @@ class Keeper:
             policy_seq=fleet.policy_seq,
             log_created=p.log.created_at,
             wrote_ms=p.writer.now_ms(),
+            replicas=fleet.replicas(p.writer.now_ms()),
             live=self.live,
             told_seq=p.transitions.told_seq(fleet.seq),
             marked_seq=marked_seq,
@@ -223,7 +224,7 @@ class Keeper:
             standing = await p.view.load(client)
             if not p.is_writer:
                 return
-            p.writer.compare_all(standing)
+            await p.writer.compare_all(standing)
             p.documents.start(p.fleet)
             self._compared = True
         if p.transitions.out_of_step:

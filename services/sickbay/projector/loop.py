@@ -148,9 +148,11 @@ class Projector:
         try:
             while not self._stop.is_set():
                 self._round = asyncio.create_task(self._read_log(), name="sickbay-projector-fold")
-                await asyncio.wait([self._round, stopping], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([self._round, stopping, keeper], return_when=asyncio.FIRST_COMPLETED)
                 if self._stop.is_set():
                     break
+                if keeper.done():
+                    keeper.result()  # only a mistake of ours ends it: it must not go unseen
                 retry_s = RETRY_MIN_S if await self._ended(self._round) else min(2 * retry_s, RETRY_MAX_S)
                 await asyncio.wait([stopping], timeout=retry_s)
             await self.keeper.hand_over()

@@ -19,7 +19,7 @@ from sickbay_events.codec import derived_id, encode_derived
 
 from ..bus.jetstream import JetStreamApi, StoredMessage
 from ..bus.topology import TRANSITIONS
-from .acks import Ack, Acks, Stored
+from .acks import Ack, Acks, Refused
 
 IN_FLIGHT_MAX: Final = 256
 _REQUEST_S: Final = 2.0
@@ -124,13 +124,16 @@ class Transitions:
     def _on_ack(self, turn: int, ack: Ack) -> None:
         if turn != self._round:
             return
-        if isinstance(ack, Stored) and not ack.duplicate:
-            # One publisher, one stream: acknowledgements come in the order of sending.
-            self.mark = self._queue.popleft().cause_seq
-            self._sent -= 1
-            self.published += 1
-        else:
+        if isinstance(ack, Refused):
             self.desync()
+            return
+        # One publisher, one stream: acknowledgements come in the order of sending.
+        self.mark = self._queue.popleft().cause_seq
+        self._sent -= 1
+        if ack.duplicate:
+            self.desync()  # it stands further back, so that the sequences expected after it are wrong
+        else:
+            self.published += 1
 
 
 async def read_end(client: Client, log_created: str) -> tuple[int, int, set[str]]:

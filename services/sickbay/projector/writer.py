@@ -7,6 +7,7 @@ comes by in the view, and the writer puts again whatever differs from its state.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -32,6 +33,7 @@ CHECKPOINT_EVERY_S: Final = 0.4
 IN_FLIGHT_MAX: Final = 512
 """Puts under way while the whole bucket is compared; what the fold has just changed goes out at once."""
 SETTLE_S: Final = 1.0
+COMPARED_AT_ONCE: Final = 200
 RELEASED_S: Final = 60
 """How long a release stands that undoes an entry of which the state knows nothing."""
 
@@ -172,11 +174,13 @@ class GateWriter:
             self._hot.update(dict.fromkeys(keys))
             self.pump()
 
-    def compare_all(self, standing: Iterable[Change]) -> None:
+    async def compare_all(self, standing: Iterable[Change]) -> None:
         """Compare everything that stands, and everything that should, with the state."""
-        self._due.update(dict.fromkeys(key for key, _ in self._state.fleet.entries()))
+        self._due.update(dict.fromkeys(self._state.fleet.keys()))
         self._due[POLICY_KEY] = None
-        for change in standing:
+        for number, change in enumerate(standing, 1):
+            if number % COMPARED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if change.value is None:
                 self._beneath[change.key] = change.revision
             elif change.key != CHECKPOINT_KEY:
@@ -272,11 +276,13 @@ class GateWriter:
         self.refused += 1
         if ack.code == NO_STREAM:
             self.bucket_gone = True
-        # Repeating it is safe only for who has just won the checkpoint.
-        put.sent_s = -math.inf
-        self.claim_wanted = self.is_writer
-        self._wake()
-        self._claim_now()
+        if ack.code == WRONG_LAST_SEQUENCE:
+            # Repeating it is safe only for who has just won the checkpoint. What else can be wrong (no room, no
+            # answer) is tried again when its time to settle is over.
+            put.sent_s = -math.inf
+            self.claim_wanted = self.is_writer
+            self._wake()
+            self._claim_now()
 
     async def look_after(self) -> None:
         """What was refused, or does not come by in the view: see what stands there, then put it again."""
