@@ -121,11 +121,11 @@ def test_above_a_hundred_attempts_in_the_window_only_shares_open(log: Log) -> No
 
 def test_half_of_twenty_attempts_open(log: Log) -> None:
     given(
-        *(log.outcome(kind, at_s=0) for _ in range(9) for kind in ("ok", FAULT)),  # type: ignore[arg-type]
+        *(log.outcome(kind, at_s=0) for _ in range(9) for kind in ("ok", FAULT)),
         log.outcome(FAULT, at_s=0),
     ).then()
     log.seq = 0
-    story = given(*(log.outcome(kind, at_s=0) for _ in range(10) for kind in ("ok", FAULT)))  # type: ignore[arg-type]
+    story = given(*(log.outcome(kind, at_s=0) for _ in range(10) for kind in ("ok", FAULT)))
     story.then(held("breaker", began_seq=20, numbers={"run": 1, "faults": 10, "attempts": 20, "replicas": 1}))
 
 
@@ -148,7 +148,7 @@ def test_thirty_percent_of_two_hundred_open_and_of_fewer_do_not(log: Log) -> Non
 def test_the_window_is_the_current_bucket_and_the_five_before(last_s: float, opens: bool) -> None:
     log = Log(TARGET, start_ms=1_700_000_000_000)  # the beginning of a bucket
     assert log.start_ms % 10_000 == 0
-    first = [log.outcome(kind, at_s=9.999) for _ in range(9) for kind in ("ok", FAULT)]  # type: ignore[arg-type]
+    first = [log.outcome(kind, at_s=9.999) for _ in range(9) for kind in ("ok", FAULT)]
     story = given(*first, log.outcome("ok", at_s=last_s), log.outcome(FAULT, at_s=last_s))
     story.then(*([held("breaker")] if opens else []))
     assert document(story, log, 69.999 if opens else last_s)["window_attempts"] == (0 if opens else 2)
@@ -501,7 +501,7 @@ def test_a_clock_that_steps_back_leaves_no_end_ahead_of_the_cap(log: Log) -> Non
 
 
 def test_another_size_of_bucket_begins_the_window_anew(log: Log) -> None:
-    story = given(*(log.outcome(kind, at_s=0) for kind in ("ok", FAULT)))  # type: ignore[arg-type]
+    story = given(*(log.outcome(kind, at_s=0) for kind in ("ok", FAULT)))
     story.when(log.policy({"breaker": {"bucket_s": 7.0}}, at_s=1), log.outcome("ok", at_s=2))
     found = document(story, log, 2)
     assert (found["window_attempts"], found["window_faults"]) == (1, 0)
