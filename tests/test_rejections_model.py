@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sickbay_events import CallAnswered, CallOutcome, Held, Lease, Released, Target
+from sickbay_events import CallAnswered, CallOutcome, Held, Lease, Policy, Released, Target
 from sickbay_projections import Fleet, Recorded
 
 START_MS = 1_700_000_000_000
@@ -20,6 +20,8 @@ REJECTIONS = ("model_unavailable", "permission_model")
 ANSWERS = ("ok", "answered", "empty_output", "malformed_output", "mangled_output")
 NEUTRAL = ("bad_request", "unknown", "content_filter")
 OTHERS = ("server_error", "rate_limited", "auth")
+ALONE = Policy.from_data({"shadow": {"rules": ["throttle", "breaker", "degraded", "credential"]}})
+"""Other rules are folded and told, and change no decision."""
 
 
 class Naive:
@@ -112,32 +114,52 @@ class Naive:
 
     def rejected(self, event: dict[str, Any], hold: dict[str, Any] | None) -> None:
         at_ms, replica = event["at"], event["replica"]
-        if (hold is not None and at_ms < hold["end"]) or not self.is_after(event):
+        if hold is not None and at_ms < hold["end"]:
+            hold["early"] = hold["early"] and hold["name"] not in event["leases"]
+            return
+        if not self.is_after(event):
             return
         if hold is not None and hold["name"] in event["leases"]:
             hold["neutral"] = 0
         alone = self.alone(at_ms)
         event["strike"] = True
         if alone is not None and alone != replica:
-            self.begin(event)
+            self.begin(event, early=self.is_early())
             return
         strikes = self.strikes()
         if len(strikes) < 2:
             return
         others = {each["replica"] for each in self.events} - {replica}
         if any(each["replica"] != replica for each in strikes) or any(self.has_word(name, at_ms) for name in others):
-            self.begin(event)
+            self.begin(event, early=self.is_early())
             return
         plain = [each for each in strikes if each["kind"] == "model_unavailable"]
         lately = [each for each in self.events if at_ms - each["at"] < TEN_MIN_MS and each["replica"] != replica]
         if any(each["good"] for each in lately) if len(plain) >= 2 else bool(lately):
             event["alone"] = True
         else:
-            self.begin(event)
+            self.begin(event, early=self.is_early())
 
-    def begin(self, event: dict[str, Any]) -> None:
+    def is_early(self) -> bool:
+        """Whether an answer lay in the minute before the first of the strikes that count now."""
+        strikes = self.strikes()
+        if not strikes:
+            return False
+        first = strikes[-1]
+        before = self.events[: self.events.index(first)]
+        good_ms = max([each["at"] for each in before if each["good"]], default=0)
+        return bool(good_ms and first["at"] - good_ms < 60_000)
+
+    def begin(self, event: dict[str, Any], *, early: bool = False) -> None:
         self.holds.append(
-            {"name": event["seq"], "end": event["at"] + TEN_MIN_MS, "lifted": None, "evidence": [], "neutral": 0}
+            {
+                "name": event["seq"],
+                "end": event["at"] + TEN_MIN_MS,
+                "lifted": None,
+                "evidence": [],
+                "neutral": 0,
+                "early": early,
+            }
         )
         self.since = len(self.events)
         self.told.append(("held", event["seq"], event["at"] + TEN_MIN_MS))
@@ -147,7 +169,7 @@ class Naive:
         if hold is None:
             return True, False, 0.0
         held = at_ms < hold["end"]
-        return not held, not held, (hold["end"] - at_ms) / 1000 if held else 0.0
+        return not held, hold["early"] if held else True, (hold["end"] - at_ms) / 1000 if held else 0.0
 
 
 def recorded(event: dict[str, Any]) -> Recorded:
@@ -165,10 +187,12 @@ def recorded(event: dict[str, Any]) -> Recorded:
 
 
 def compare(events: list[dict[str, Any]]) -> Naive:
-    naive, fleet, told = Naive(), Fleet(), list[tuple[Any, ...]]()
+    naive, fleet, told = Naive(), Fleet(ALONE), list[tuple[Any, ...]]()
     for event in events:
         naive.step(event)
         for derived in fleet.apply(recorded(event)):
+            if derived.rule != "quarantine":
+                continue
             if isinstance(derived, Held) and derived.replica is None:
                 told.append(("held", derived.began_seq, derived.end_ms))
             elif isinstance(derived, Released):

@@ -94,7 +94,9 @@ def step_back(node: Node, now_ms: int) -> None:
         hold.began_ms = min(hold.began_ms, now_ms)
         hold.evidence_ms = min(hold.evidence_ms, now_ms)
         hold.end_ms = min(hold.end_ms, now_ms + cap_ms(node, hold.rule))
-        hold.shown_over_ms = min(hold.shown_over_ms, max(hold.end_ms, now_ms) + node.limits.probation_ms)
+        hold.trial_ms = min(hold.trial_ms, now_ms)
+        goes_on_ms = node.limits.probation_ms if hold.proof else hold.ramp_ms
+        hold.shown_over_ms = min(hold.shown_over_ms, max(hold.end_ms, now_ms) + goes_on_ms)
     for past in (state.past or {}).values():
         past.end_ms, past.over_ms = min(past.end_ms, now_ms), min(past.over_ms, now_ms)
     if state.operator is not None:
@@ -107,6 +109,7 @@ def step_back(node: Node, now_ms: int) -> None:
         state.ramp.from_ms = now_ms
     _step_back_strikes(node, state, now_ms)
     _step_back_faults(node, state, now_ms)
+    _step_back_throttling(node, state, now_ms)
 
 
 def _step_back_strikes(node: Node, state: ScopeState, now_ms: int) -> None:
@@ -126,6 +129,16 @@ def _step_back_faults(node: Node, state: ScopeState, now_ms: int) -> None:
         _step_back_witnesses(faults.witnesses, now_ms, cap_ms(node, "breaker"))
 
 
+def _step_back_throttling(node: Node, state: ScopeState, now_ms: int) -> None:
+    throttling = state.throttling
+    if throttling is not None:
+        throttling.at_ms = [min(at_ms, now_ms) for at_ms in throttling.at_ms]
+        for seen in (throttling.rate, throttling.quota):
+            _step_back_witnesses(seen, now_ms, cap_ms(node, "throttle"))
+    if state.refusals is not None:
+        state.refusals.newest_ms = min(state.refusals.newest_ms, now_ms)
+
+
 def _step_back_witnesses(seen: Witnesses, now_ms: int, longest_ms: int) -> None:
     seen.likes = {name: min(at_ms, now_ms) for name, at_ms in seen.likes.items()}
     seen.alone_ms = min(seen.alone_ms, now_ms)
@@ -138,4 +151,6 @@ def cap_ms(node: Node, rule: str) -> int:
     if rule == "breaker":
         jitter_ms = limits.breaker_cap_ms * limits.jitter_percent // 100
         return max(limits.breaker_cap_ms + jitter_ms, limits.retry_after_cap_ms)
-    return {"quarantine": limits.quarantine_cap_ms}[rule]
+    if rule == "throttle":
+        return max(limits.throttle_cap_ms, limits.quota_cap_ms)
+    return {"quarantine": limits.quarantine_cap_ms, "credential": limits.credential_cap_ms}[rule]

@@ -104,7 +104,7 @@ def _find(entries: Sequence[GateEntry | None], at_ms: int, replica: str, replica
             if hold.began_seq < cleared_seq or not hold.enforced:
                 continue
             if at_ms < hold.end_ms:
-                found.early = found.early and hold.early
+                found.early = found.early and wants_early(hold, at_ms)
                 if found.last is None or hold.end_ms > found.last[0].end_ms:
                     found.last = hold, entry
                 if hold.rule == "operator" and (found.operator is None or hold.end_ms > found.operator[0].end_ms):
@@ -116,12 +116,25 @@ def _find(entries: Sequence[GateEntry | None], at_ms: int, replica: str, replica
         if allow is not None and stands and (found.allow is None or allow.end_ms > found.allow[0].end_ms):
             found.allow = allow, entry
         ramp = entry.ramp
-        if ramp is not None and replicas >= ramp.replicas and ramp.began_seq >= cleared_seq:
+        stands = ramp is not None and ramp.began_seq >= cleared_seq and not _is_held(entry, ramp, at_ms)
+        if ramp is not None and stands and replicas >= ramp.replicas:
             in_ms = in_from_ms(ramp, replica)
             if at_ms < in_ms and (found.ramp is None or in_ms > found.ramp[2]):
                 found.ramp = ramp, entry, in_ms
         cleared_seq = max(cleared_seq, entry.cleared_seq or 0)
     return found
+
+
+def wants_early(hold: HoldView, at_ms: int) -> bool:
+    """Whether a leased trial of this hold is wanted at a log time before its end (SPEC 4.1 and 4.2)."""
+    return hold.early or (hold.trial_every_ms > 0 and at_ms >= hold.trial_from_ms)
+
+
+def _is_held(entry: GateEntry, ramp: RampView, at_ms: int) -> bool:
+    """Whether the hold stands that this ramp is to come after."""
+    return any(
+        hold.rule == ramp.rule and hold.began_seq == ramp.began_seq and at_ms < hold.end_ms for hold in entry.holds
+    )
 
 
 def scope_key(entry: GateEntry) -> str:

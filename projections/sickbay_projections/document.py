@@ -7,7 +7,7 @@ from typing import Any
 from sickbay_events.names import untoken
 from sickbay_events.times import rfc3339
 
-from . import breaker, holds, rejections
+from . import breaker, credential, holds, rejections, throttles
 from .entries import REASONS
 from .state import Hold, Node, ScopeState
 
@@ -33,6 +33,7 @@ def document(node: Node, seq: int, at_ms: int) -> dict[str, Any]:
         "threshold": node.limits.strikes,
         **({} if void else _strikes(node, state, at_ms)),
         **_faults(node, ScopeState() if void else state, at_ms),
+        **_throttling(node, ScopeState() if void else state, at_ms),
         "last_event_ms": state.last_ms or None,
         "last_event_seq": state.last_seq or None,
         "last_answer_ms": state.good_ms or None,
@@ -85,11 +86,25 @@ def _faults(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
     }
 
 
+def _throttling(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
+    slot = state.throttling
+    alone = [
+        untoken(seen.alone)
+        for seen in ((slot.rate, slot.quota) if slot is not None else ())
+        if seen.alone is not None and at_ms < seen.alone_end_ms
+    ]
+    return {
+        "throttles": throttles.counted(state, at_ms, node.limits),
+        "throttle_held_alone": alone,
+        "credential_strikes": credential.strikes(state, at_ms, node.limits),
+    }
+
+
 def _hold(node: Node, hold: Hold, at_ms: int) -> dict[str, Any]:
     return {
         "rule": hold.rule,
         "reason": REASONS[hold.rule],
-        "phase": "held" if at_ms < hold.end_ms else "probation",
+        "phase": "held" if at_ms < hold.end_ms else "probation" if hold.proof else "ramp",
         "began_seq": hold.began_seq,
         "began_ms": hold.began_ms,
         "end_ms": hold.end_ms,

@@ -8,7 +8,7 @@ from sickbay_events.derived import RULES
 from sickbay_events.times import rfc3339
 from sickbay_events.view import AllowView, GateEntry, HoldView
 
-from . import holds, ramp
+from . import holds, ramp, throttles
 from .limits import RELEASE_SHOWN_MS
 from .state import Hold, Node, Operator, ScopeState
 
@@ -99,6 +99,9 @@ def _hold_view(node: Node, hold: Hold, *, exact: bool) -> HoldView:
         kind=hold.kind,
         status=hold.status,
         count=hold.count,
+        early=hold.early,
+        trial_every_ms=throttles.trial_every_ms(hold, node.limits),
+        trial_from_ms=throttles.trial_from_ms(hold, node.limits),
         began_ms=hold.began_ms,
         enforced=hold.rule not in node.limits.shadowed,
     )

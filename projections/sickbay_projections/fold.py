@@ -28,14 +28,14 @@ from sickbay_events.outcome import CallAnswered, CallOutcome, CallsRefused, Even
 from sickbay_events.policy import Policy
 from sickbay_events.view import Decision, GateEntry
 
-from . import breaker, entries, holds, overrides, rejections, snapshot, window, witnesses
+from . import breaker, credential, entries, holds, overrides, rejections, snapshot, throttles, window, witnesses
 from .case import Case, http_status
 from .decide import decide_entries
 from .document import document
 from .evidence import as_outcome, is_repeat, judged
 from .limits import STEP_BACK_MS
 from .once import is_first
-from .state import NEVER, Node, Recorded, Replica, hash_of
+from .state import NEVER, Node, Recorded, Replica, ScopeState, hash_of
 from .store import Store
 from .table import GROUPS, REPEATABLE, TABLE
 
@@ -227,9 +227,10 @@ class Fleet:
         overrides.catch_up(case, node)
         holds.expire(case, node)
         for wide in (node.host, node.credential):
-            if wide is not None and wide.state.holds is not None:
+            if wide is not None:
                 overrides.catch_up(case, wide)
-                holds.expire(case, wide)
+                if wide.state.holds is not None:
+                    holds.expire(case, wide)
         if case.group != "success":
             state.bad_kind, state.bad_status, state.bad_ms = event.kind, http_status(event.status), case.now_ms
         if case.group == "rejection":
@@ -238,7 +239,9 @@ class Fleet:
         # A bad outcome of a forced call is statistics; so is the same request over again.
         if not (repeats and case.kind in REPEATABLE) and not (event.forced and case.group != "success"):
             rejections.fold(case)
+            throttles.fold(case)
             breaker.fold(case)
+            credential.fold(case)
         for scope in (node, node.host, node.credential):
             if case.group != "neutral" and scope is not None and scope.state.holds is not None:
                 holds.note_evidence(case, scope)
@@ -381,11 +384,16 @@ def _fence(node: Node) -> int:
     A function of the state and the policy, kept with the node: `Store.unsettle` says when it has to be found anew.
     """
     state, faults = node.state, node.state.faults
-    if state.strikes is not None or state.holds is not None or node.limits.slow_ttft_ms:
+    for scope in (node, node.host, node.credential):
+        if scope is not None and not (_is_plain(scope.state) and throttles.is_settled(scope.state)):
+            return NEVER
+    if state.strikes is not None or node.limits.slow_ttft_ms:
         return NEVER
     if faults is not None and (faults.run_ms or not witnesses.is_empty(faults.witnesses)):
         return NEVER
-    for wide in (node.host, node.credential):
-        if wide is not None and wide.state.holds is not None:
-            return NEVER
     return max([state.cleared_seq, *[past.began_seq for past in (state.past or {}).values()]])
+
+
+def _is_plain(state: ScopeState) -> bool:
+    """Whether no hold stands here, and nothing that an answer would clear."""
+    return state.holds is None and state.refusals is None

@@ -11,8 +11,10 @@ SHOWN_SLACK_MS = 60_000
 
 
 def over_ms(hold: Hold, limits: Limits) -> int:
-    """When a hold is over if nothing comes: its end, or the end of its probation."""
-    return max(hold.end_ms, hold.evidence_ms) + limits.probation_ms if hold.proof else hold.end_ms
+    """When a hold is over if nothing comes: its end, or that of its probation or its ramp."""
+    if not hold.proof:
+        return hold.end_ms + hold.ramp_ms
+    return max(hold.end_ms, hold.evidence_ms) + limits.probation_ms
 
 
 def is_leased(case: Case, rule: str, began_seq: int) -> bool:
@@ -33,6 +35,16 @@ def is_after(case: Case, rule: str, state: ScopeState) -> bool:
         return seen_seq >= began_seq
     took_ms = case.event.took_ms
     return case.now_ms - (case.limits.took_ms if took_ms is None else took_ms) >= end_ms
+
+
+def is_early_trial(case: Case, state: ScopeState, hold: Hold) -> bool:
+    """Whether the call was a trial of this hold before its end.
+
+    Leases name the cluster's holds, so in an overlay it is any call that began after its own hold.
+    """
+    if case.now_ms >= hold.end_ms:
+        return False
+    return is_after(case, hold.rule, state) if case.overlay else is_leased(case, hold.rule, hold.began_seq)
 
 
 def begin(case: Case, node: Node, hold: Hold, numbers: dict[str, int]) -> None:
@@ -74,6 +86,7 @@ def expire(case: Case, node: Node) -> None:
         at_ms = over_ms(hold, node.limits)
         if case.now_ms >= at_ms:
             _retire(state, hold, at_ms)
+            case.store.touch(node)
             if case.now_ms < hold.shown_over_ms:
                 state.released_by = "evidence_gone"
                 case.changed(node)
@@ -101,7 +114,7 @@ def begins_again(case: Case, node: Node, hold: Hold) -> bool:
         return False
     hold.began_seq, hold.began_ms = case.seq, case.now_ms
     hold.end_ms = case.now_ms + hold.length_ms
-    hold.neutral = hold.later = hold.evidence_ms = 0
+    hold.neutral = hold.later = hold.evidence_ms = hold.trial_ms = 0
     hold.early = False
     begin(case, node, hold, {"neutral_trials": NEUTRAL_TRIALS})
     return True

@@ -63,6 +63,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """0: slow calls are not counted."""
     slow_percent: int
     suspect_percent: int
+    hint_ms: int
+    hint_spread_percent: int
+    throttle_window_ms: int
+    throttle_answers: int
+    throttle_answers_small: int
+    throttle_growth_milli: int
+    throttle_cap_ms: int
+    quota_hint_ms: int
+    quota_cap_ms: int
+    throttle_trial_ms: int
+    quota_trial_ms: int
+    refusals: int
+    refusals_replicas: int
+    refusals_window_ms: int
+    credential_ms: int
+    credential_cap_ms: int
+    credential_growth_milli: int
     ramp_step_ms: int
     ramp_percents: tuple[int, ...]
     ramp_replicas: int
@@ -73,6 +90,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, policy: Policy) -> Limits:
         """Round a policy's seconds to whole milliseconds."""
         rejections, evidence = policy.rejections, policy.evidence
+        throttles, credential = policy.throttles, policy.credential
         breaker, ramp, bucket_ms = policy.breaker, policy.ramp, _ms(policy.breaker.bucket_s)
         hold_ms = _ms(rejections.hold_s)
         grows = rejections.growth > 1
@@ -110,6 +128,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             slow_ttft_ms=breaker.slow_ttft_ms,
             slow_percent=breaker.slow_percent,
             suspect_percent=policy.witnesses.suspect_percent,
+            hint_ms=_ms(throttles.hint_s),
+            hint_spread_percent=throttles.spread_percent,
+            throttle_window_ms=_ms(throttles.window_s),
+            throttle_answers=throttles.answers,
+            throttle_answers_small=throttles.answers_small_fleet,
+            throttle_growth_milli=round(throttles.growth * 1000),
+            throttle_cap_ms=_ms(throttles.cap_s),
+            quota_hint_ms=_ms(throttles.quota_hint_s),
+            quota_cap_ms=_ms(throttles.quota_cap_s),
+            throttle_trial_ms=_ms(throttles.trial_every_s),
+            quota_trial_ms=_ms(throttles.quota_trial_every_s),
+            refusals=credential.threshold,
+            refusals_replicas=credential.replicas,
+            refusals_window_ms=_ms(credential.window_s),
+            credential_ms=_ms(credential.hold_s),
+            credential_cap_ms=_ms(credential.cap_s),
+            credential_growth_milli=round(credential.growth * 1000),
             ramp_step_ms=_ms(ramp.step_s),
             ramp_percents=ramp.percents,
             ramp_replicas=ramp.replicas,

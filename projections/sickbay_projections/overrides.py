@@ -40,6 +40,7 @@ def catch_up(case: Case, node: Node) -> None:
         if wider is not None and wider.state.cleared_seq > state.cleared_seq:
             had_entry = state.holds is not None or state.operator is not None or state.ramp is not None
             _empty(case, node, wider.state.cleared_seq, wider.state.cleared_ms, None)
+            case.store.touch(node)
             if had_entry:
                 case.changed(node)
 
@@ -80,13 +81,13 @@ def _empty(case: Case, node: Node, cleared_seq: int, cleared_ms: int, event: Ove
     """A clear ends every hold and record of the scope and empties its folds; it is a name for the rule After."""
     state = node.state
     for rule, hold in sorted((state.holds or {}).items()):
-        if case.now_ms < holds.over_ms(hold, node.limits):
+        if case.now_ms < holds.over_ms(hold, node.limits) - hold.ramp_ms:
             case.out.append(_released(case, node, (rule, hold.began_seq, hold.end_ms), "clear", event))
     operator = state.operator
     if operator is not None and not operator.allow and case.now_ms < operator.end_ms:
         case.out.append(_released(case, node, (RULE, operator.seq, operator.end_ms), "clear", event))
     state.holds = state.past = state.strikes = state.operator = None
-    state.window = state.faults = state.ramp = None
+    state.window = state.faults = state.ramp = state.throttling = state.refusals = None
     state.released_by = "clear"
     # A wide clear is noted late: what an ordinary success left behind since then stays.
     later = {name: at_ms for name, at_ms in (state.requests or {}).items() if at_ms > cleared_ms}

@@ -26,10 +26,19 @@ def is_on(case: Case, state: ScopeState, rule: str) -> bool:
 
 
 def view(node: Node) -> RampView | None:
-    """The ramp as a gate needs it; none where its rule is in shadow."""
-    ramp = node.state.ramp
-    if ramp is None or ramp.rule in node.limits.shadowed:
+    """The ramp as a gate needs it; none where its rule is in shadow.
+
+    A hold that ends into a ramp by time alone says so from its beginning.
+    """
+    ramps = [node.state.ramp] if node.state.ramp is not None else []
+    for hold in (node.state.holds or {}).values():
+        if hold.ramp_ms:
+            end_ms = hold.end_ms + hold.ramp_ms
+            ramps.append(Ramp(rule=hold.rule, began_seq=hold.began_seq, from_ms=hold.end_ms, end_ms=end_ms))
+    ramps = [ramp for ramp in ramps if ramp.rule not in node.limits.shadowed]
+    if not ramps:
         return None
+    ramp = max(ramps, key=lambda ramp: ramp.end_ms)
     return RampView(
         began_seq=ramp.began_seq,
         from_ms=ramp.from_ms,

@@ -61,8 +61,9 @@ def _answered(case: Case, state: ScopeState) -> None:
 def _rejected(case: Case, state: ScopeState, hold: Hold | None) -> None:
     if hold is not None and case.now_ms < hold.end_ms:
         hold.later += 1
-        if holds.is_leased(case, RULE, hold.began_seq):
+        if hold.early and holds.is_early_trial(case, state, hold):
             hold.early = False
+            case.changed(case.node)
         return
     if not holds.is_after(case, RULE, state):
         return

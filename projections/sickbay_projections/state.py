@@ -60,6 +60,10 @@ class Hold(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """Leased trials in a row that told nothing."""
     early: bool = False
     """One early trial is due before the end (SPEC 4.1)."""
+    trial_ms: int = 0
+    """Newest early trial that told something; 0: none yet (SPEC 4.2)."""
+    ramp_ms: int = 0
+    """Length of the ramp after its end, during which it keeps its place here; only a throttle's."""
 
 
 class Past(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -123,6 +127,24 @@ class Faults(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     witnesses: Witnesses = msgspec.field(default_factory=Witnesses)
 
 
+class Throttling(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Throttles of a scope that do not hold the fleet (SPEC 4.2). Replicas are named by their tokens."""
+
+    at_ms: list[int] = []
+    """Log times of the newest throttles with no answer since, the newest last; `by` names the replica of each."""
+    by: list[str] = []
+    rate: Witnesses = msgspec.field(default_factory=Witnesses)
+    quota: Witnesses = msgspec.field(default_factory=Witnesses)
+
+
+class Refusals(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Strikes of a credential (SPEC 4.1)."""
+
+    newest_ms: int = 0
+    by: dict[str, int] = {}
+    """Replica -> its strikes."""
+
+
 class Ramp(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """Replicas come back by shares of a ring (SPEC 5.2)."""
 
@@ -161,6 +183,8 @@ class ScopeState(msgspec.Struct, omit_defaults=True, gc=False):
     window: list[int] | None = None
     """Attempts of the breaker's window, as in `window`."""
     faults: Faults | None = None
+    throttling: Throttling | None = None
+    refusals: Refusals | None = None
     ramp: Ramp | None = None
     operator: Operator | None = None
     cleared_seq: int = 0

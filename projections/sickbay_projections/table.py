@@ -9,6 +9,8 @@ from sickbay_events.kinds import KINDS, Group, Kind
 StrikesCell: TypeAlias = Literal["none", "clears", "strike"]
 QuarantineCell: TypeAlias = Literal["lifts", "strike", "given_back", "tells_nothing"]
 RunCell: TypeAlias = Literal["success", "fault", "neither", "none"]
+ThrottleCell: TypeAlias = Literal["ends", "holds", "none"]
+CredentialCell: TypeAlias = Literal["lifts", "strike", "given_back", "tells_nothing"]
 BreakerCell: TypeAlias = Literal["closes", "begins_again", "given_back", "tells_nothing"]
 
 
@@ -22,16 +24,53 @@ class Row(NamedTuple):
     """In the breaker's run and window: `neither` is no attempt there, and breaks no run."""
     breaker: BreakerCell
     """As a trial of a breaker."""
+    throttle: ThrottleCell
+    credential: CredentialCell
+    """To the strikes and holds of a credential; `lifts` clears its strikes too."""
 
 
 TABLE: Final[dict[Group, Row]] = {
-    "success": Row(strikes="clears", quarantine="lifts", run="success", breaker="closes"),
-    "degraded": Row(strikes="clears", quarantine="lifts", run="neither", breaker="closes"),
-    "throttle": Row(strikes="none", quarantine="given_back", run="neither", breaker="given_back"),
-    "rejection": Row(strikes="strike", quarantine="strike", run="neither", breaker="given_back"),
-    "fault": Row(strikes="none", quarantine="given_back", run="fault", breaker="begins_again"),
-    "auth": Row(strikes="none", quarantine="given_back", run="none", breaker="given_back"),
-    "neutral": Row(strikes="none", quarantine="tells_nothing", run="none", breaker="tells_nothing"),
+    "success": Row(
+        strikes="clears", quarantine="lifts", run="success", breaker="closes", throttle="ends", credential="lifts"
+    ),
+    "degraded": Row(
+        strikes="clears", quarantine="lifts", run="neither", breaker="closes", throttle="ends", credential="lifts"
+    ),
+    "throttle": Row(
+        strikes="none",
+        quarantine="given_back",
+        run="neither",
+        breaker="given_back",
+        throttle="holds",
+        credential="given_back",
+    ),
+    "rejection": Row(
+        strikes="strike",
+        quarantine="strike",
+        run="neither",
+        breaker="given_back",
+        throttle="none",
+        credential="given_back",
+    ),
+    "fault": Row(
+        strikes="none",
+        quarantine="given_back",
+        run="fault",
+        breaker="begins_again",
+        throttle="none",
+        credential="given_back",
+    ),
+    "auth": Row(
+        strikes="none", quarantine="given_back", run="none", breaker="given_back", throttle="none", credential="strike"
+    ),
+    "neutral": Row(
+        strikes="none",
+        quarantine="tells_nothing",
+        run="none",
+        breaker="tells_nothing",
+        throttle="none",
+        credential="tells_nothing",
+    ),
 }
 GROUPS: Final[dict[Kind, Group]] = {kind: row.group for kind, row in KINDS.items()}
 REPEATABLE: Final[frozenset[Kind]] = frozenset({"empty_output", "malformed_output", "timeout", "truncated"})

@@ -17,9 +17,14 @@ def note_good(state: ScopeState, replica: str, now_ms: int) -> None:
     state.good_ms = now_ms
 
 
+def other_good_ms(state: ScopeState, replica: str) -> int:
+    """The newest good answer of this scope that was not this replica's; 0: none."""
+    return state.other_good_ms if state.good_by == replica else state.good_ms
+
+
 def has_other_good(state: ScopeState, replica: str, now_ms: int, limits: Limits) -> bool:
     """Whether a replica other than this one had a good answer of this scope lately."""
-    good_ms = state.other_good_ms if state.good_by == replica else state.good_ms
+    good_ms = other_good_ms(state, replica)
     return 0 < good_ms <= now_ms < good_ms + limits.good_answer_ms
 
 

@@ -134,7 +134,8 @@ async def _view_facts(client: Client) -> dict[str, Any]:
             continue
         gate = msgspec.json.decode(entry.payload, type=GateEntry)
         holds = [
-            {**msgspec.to_builtins(hold), "phase": "held" if now_ms < hold.end_ms else "probation",
+            {**msgspec.to_builtins(hold),
+             "phase": "held" if now_ms < hold.end_ms else "probation" if hold.proof else "ramp",
              "left_s": max(0, hold.end_ms - now_ms) / 1000}
             for hold in gate.holds if now_ms < max(hold.end_ms, gate.expires_ms)
         ]  # fmt: skip
@@ -183,7 +184,7 @@ def _scope_cells(scope: dict[str, Any]) -> list[tuple[object, ...]]:
 
 def _state(hold: dict[str, Any]) -> str:
     word = hold.get("reason") if hold["rule"] != "operator" else "held by operator"
-    state = str(word or hold["rule"]) if hold["phase"] == "held" else "probation"
+    state = str(word or hold["rule"]) if hold["phase"] == "held" else str(hold["phase"])
     return state if hold.get("enforced", True) else f"{state} (shadow)"
 
 
