@@ -167,6 +167,13 @@ def test_what_came_through_closes_the_wide_hold_and_the_models_holds_of_these_ki
     story.then_decision(model(0), log.ms(at_s), allowed=True, trial=False)
 
 
+def test_a_model_that_was_ordinary_closes_the_wide_hold_too(log: Log) -> None:
+    ordinary = [log.outcome("ok", at_s=at_s, target=model(5)) for at_s in (0, 1, 2)]
+    story = given(*ordinary, *faults(log, 3, at_s=700), policy=LONE)
+    story.when(log.outcome("ok", at_s=735, target=model(5), seen_seq=6))
+    assert wide(story) == [("h.a", "Released")]
+
+
 def test_a_success_from_before_the_wide_hold_closes_nothing(log: Log) -> None:
     story = spread(log)
     for target in (model(0), model(5)):
