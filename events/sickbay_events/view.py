@@ -38,6 +38,8 @@ class HoldView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     """An early leased trial may be asked for now (SPEC 4.1)."""
     trial_every_ms: int = 0
     """Before its end, a leased trial is wanted this often; 0: none (SPEC 4.2)."""
+    trial_from_ms: int = 0
+    """Log time from which the next of those is wanted."""
     began_ms: int = 0
     enforced: bool = True
     """False in shadow: the gate lets pass."""
