@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -103,6 +104,38 @@ async def test_an_older_store_put_back_is_noticed_although_it_is_the_same_log(
     health = await projector.until(nats_client, "reports a rebuild", rebuilds=lambda count: count >= 1)
     assert "older store" in health["last_rebuild"]
     await assert_converged(nats_client, projector)
+
+
+async def test_a_log_that_lost_its_end_is_told_on_from_there(
+    nats_server: NatsServer, nats_client: Client, spawn: Spawn
+) -> None:
+    """A power cut takes the last seconds of one stream and not of another: what was derived is ahead of the log.
+    What stands is not published again, and what the log's new events lead to is."""
+    projector = await live(nats_client, spawn("a", SNAPSHOT_EVENTS=50))
+    load = Load(nats_client)
+    await load.publish(150)
+    await settled(nats_client, projector)
+    stream = nats_server.folder / "js" / "jetstream" / "$G" / "streams" / LOG
+    nats_server._end(signal.SIGTERM)
+    shutil.copytree(stream, nats_server.folder / "older")
+    nats_server.restart()
+    await until(lambda: _connected(nats_client), "the client is connected again")
+    await load.publish(150)
+    await settled(nats_client, projector)
+    before = await told(nats_client)
+    nats_server._end(signal.SIGTERM)
+    shutil.rmtree(stream)
+    shutil.move(nats_server.folder / "older", stream)
+    nats_server.restart()
+    await until(lambda: _connected(nats_client), "the client is connected again")
+    await projector.until(nats_client, "reports a rebuild", rebuilds=lambda count: count >= 1)
+    for replica in ("r1", "r2"):
+        outcome = CallOutcome(kind="model_unavailable", status=404, id=f"{secrets.token_hex(8)}-1")
+        await load.send(replica, Target("p.test", "new"), outcome)
+    await assert_converged(nats_client, projector, derived="once")
+    after = await told(nats_client)
+    assert after[: len(before)] == before
+    assert [event["model"] for event in after[len(before) :]] == ["new"]
 
 
 async def test_a_log_trimmed_behind_the_position_costs_nothing(nats_client: Client, spawn: Spawn) -> None:

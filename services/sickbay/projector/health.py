@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+import time
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
+
+from .control import differing_keys
+from .snapshots import compression
+
+if TYPE_CHECKING:
+    from .loop import Projector
 
 Phase: TypeAlias = Literal["starting", "catching_up", "standby", "writing", "stopped"]
 
@@ -51,3 +58,38 @@ class ProjectorHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Sequence of the newest snapshot this process stored or started from."""
     snapshot_compression: str
     last_error: str
+
+
+def health_of(p: Projector, phase: Phase) -> ProjectorHealth:
+    """How this projector is doing now."""
+    checkpoint = p.view.checkpoint
+    return ProjectorHealth(
+        name=p.me,
+        phase=phase,
+        is_writer=p.is_writer,
+        connected=p.link.client is not None,
+        seq=p.fleet.seq,
+        time_ms=p.fleet.time_ms,
+        lag=p.lag,
+        log_created=p.log.created_at,
+        writer=checkpoint.writer if checkpoint is not None else "",
+        checkpoint_age_s=round(time.monotonic() - p.view.moved_s, 3),
+        differs=p.differs,
+        policy_seq=p.fleet.policy_seq,
+        policy_differs=differing_keys(p.file, p.fleet.policy) if p.file else [],
+        rebuilds=p.rebuilds,
+        last_rebuild=p.last_rebuild,
+        folded=p.folded,
+        poison=dict(p.dead.counts),
+        gaps=p.gaps,
+        puts=p.writer.puts,
+        puts_refused=p.writer.refused,
+        mends=p.writer.mends,
+        view_loads=p.view.loads,
+        transitions=p.transitions.published,
+        transitions_waiting=p.transitions.waiting,
+        dead_letters=p.dead.noted,
+        snapshot_seq=p.keeper.snapshot_seq,
+        snapshot_compression=compression(),
+        last_error=p.last_error,
+    )

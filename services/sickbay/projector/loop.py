@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from bisect import bisect_right
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
@@ -35,10 +34,10 @@ from .control import differing_keys, fold_lost_control_events, seed_policy
 from .deadletters import At, DeadLetters
 from .documents import Documents
 from .follow import ViewFeed
-from .health import Phase, ProjectorHealth
+from .health import Phase, ProjectorHealth, health_of
 from .intake import Batch, Intake
 from .keeper import Keeper
-from .snapshots import compression, newest_fit
+from .snapshots import newest_fit
 from .transitions import Transitions, read_end
 from .trouble import TROUBLE
 from .writer import GateWriter
@@ -110,7 +109,7 @@ class Projector:
             wake=self.keeper.wake,
             claim_now=self.keeper.claim_now,
         )
-        self._file = policy
+        self.file = policy
         self._file_compared = -1
         self._intake = Intake()
         self._stop = asyncio.Event()
@@ -166,37 +165,7 @@ class Projector:
 
     def health(self) -> ProjectorHealth:
         """How it is doing now."""
-        checkpoint = self.view.checkpoint
-        return ProjectorHealth(
-            name=self.me,
-            phase=self._phase(),
-            is_writer=self.is_writer,
-            connected=self.link.client is not None,
-            seq=self.fleet.seq,
-            time_ms=self.fleet.time_ms,
-            lag=self.lag,
-            log_created=self.log.created_at,
-            writer=checkpoint.writer if checkpoint is not None else "",
-            checkpoint_age_s=round(time.monotonic() - self.view.moved_s, 3),
-            differs=self.differs,
-            policy_seq=self.fleet.policy_seq,
-            policy_differs=differing_keys(self._file, self.fleet.policy) if self._file else [],
-            rebuilds=self.rebuilds,
-            last_rebuild=self.last_rebuild,
-            folded=self.folded,
-            poison=dict(self.dead.counts),
-            gaps=self.gaps,
-            puts=self.writer.puts,
-            puts_refused=self.writer.refused,
-            mends=self.writer.mends,
-            view_loads=self.view.loads,
-            transitions=self.transitions.published,
-            transitions_waiting=self.transitions.waiting,
-            dead_letters=self.dead.noted,
-            snapshot_seq=self.keeper.snapshot_seq,
-            snapshot_compression=compression(),
-            last_error=self.last_error,
-        )
+        return health_of(self, self._phase())
 
     def _phase(self) -> Phase:
         if self._stop.is_set():
@@ -266,7 +235,7 @@ class Projector:
 
     async def _load(self, client: Client) -> None:
         """Begin from the newest snapshot that fits the log, or from the log's beginning."""
-        if self._file is not None and await seed_policy(client, self._file):
+        if self.file is not None and await seed_policy(client, self.file):
             self._file_compared = 0  # what it seeds is on its way into the log
             _log.info("the policy file is the log's first event")
         log = await JetStreamApi(client, timeout_s=REQUEST_S).stream_at(LOG)
@@ -398,14 +367,14 @@ class Projector:
     def _compare_file(self) -> None:
         """Say once for each policy in force how the file differs from it."""
         if (
-            self._file is None
+            self.file is None
             or not self.caught_up
             or not self.fleet.seq
             or self._file_compared == self.fleet.policy_seq
         ):
             return
         self._file_compared = self.fleet.policy_seq
-        keys = differing_keys(self._file, self.fleet.policy)
+        keys = differing_keys(self.file, self.fleet.policy)
         if keys:
             _log.warning(
                 "the policy file differs from the policy in force (log sequence %d), which counts: %s",
