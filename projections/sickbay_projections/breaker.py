@@ -161,8 +161,7 @@ def _weigh(case: Case, state: ScopeState, faults: Faults) -> None:
     """Open if a threshold is reached and it is not one replica's word against others (SPEC 4, Two witnesses)."""
     found, seen = evidence(state, case.now_ms, case.limits), faults.witnesses
     confirms = witnesses.is_second(seen, case.replica)
-    suspect = _suspect(case, state, found)
-    words = _words(case, found, faults, suspect)
+    words = _words(case, state, found, faults)
     if not words and not confirms:
         return
     alone = SEVERAL if SEVERAL in words or case.overlay or confirms else words[0]
@@ -172,20 +171,20 @@ def _weigh(case: Case, state: ScopeState, faults: Faults) -> None:
         or witnesses.has_second(seen, alone)
         or not witnesses.has_other_good(state, alone, case.now_ms, case.limits)
     ):
-        _warn(case, suspect, numbers)
+        _warn(case, _suspect(case, state, found), numbers)
         circuit.begin(case, case.node, max(found.run, found.faults), numbers)
     else:
-        _hold_alone(case, faults, alone, suspect, numbers)
+        _hold_alone(case, faults, alone, _suspect(case, state, found), numbers)
 
 
-def _words(case: Case, found: Evidence, faults: Faults, suspect: str | None) -> list[str]:
+def _words(case: Case, state: ScopeState, found: Evidence, faults: Faults) -> list[str]:
     """For each threshold that is reached, the replica whose word alone it is or `SEVERAL`."""
     limits, words = case.limits, []
     # Of a busy target five faults in a row are no news: there only shares open.
     if found.run >= limits.run_faults and found.attempts <= limits.shares_only_above:
         words.append(_only(set(faults.run_by)))
     if found.attempts >= limits.share_attempts and found.faults * 100 >= found.share_percent * found.attempts:
-        words.append(suspect or _only(found.by))
+        words.append(_suspect(case, state, found) or _only(found.by))
     return words
 
 
