@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from sickbay_events.derived import RULES
-from sickbay_events.policy import Policy
+from sickbay_events.policy import Breaker, Policy
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -21,6 +23,8 @@ NEUTRAL_TRIALS = 3
 """Leased trials in a row that tell nothing, after which a hold begins again (SPEC 4)."""
 BUCKETS = 6
 """Buckets of the breaker's window (SPEC 4.3)."""
+SAMPLE_BUCKETS = 30
+"""Buckets of the window of samples (SPEC 4.4)."""
 CLEAR_SHOWN_MS = 600_000
 RELEASE_SHOWN_MS = 60_000
 
@@ -80,6 +84,25 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     credential_ms: int
     credential_cap_ms: int
     credential_growth_milli: int
+    sample_ms: int
+    """Size of a bucket of samples."""
+    samples_ms: int
+    """Length of their window."""
+    bad: int
+    bad_percent: int
+    checkable: int
+    degraded_ms: int
+    degraded_cap_ms: int
+    degraded_growth_milli: int
+    clean_trials: int
+    uncheckable: int
+    host_models: int
+    host_bad: int
+    counted_ms: int
+    """A success that waited no longer in its reporter is in every window that counts successes."""
+    idle_ms: int
+    unknown_ms: int
+    readiness_failures: int
     ramp_step_ms: int
     ramp_percents: tuple[int, ...]
     ramp_replicas: int
@@ -91,7 +114,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Round a policy's seconds to whole milliseconds."""
         rejections, evidence = policy.rejections, policy.evidence
         throttles, credential = policy.throttles, policy.credential
-        breaker, ramp, bucket_ms = policy.breaker, policy.ramp, _ms(policy.breaker.bucket_s)
+        ramp, bucket_ms = policy.ramp, _ms(policy.breaker.bucket_s)
+        degraded, sample_ms = policy.degraded, _ms(policy.degraded.bucket_s)
         hold_ms = _ms(rejections.hold_s)
         grows = rejections.growth > 1
         return cls(
@@ -107,27 +131,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             took_ms=_ms(evidence.took_s),
             forget_ms=_ms(evidence.forget_s),
             probation_ms=_ms(evidence.probation_s),
-            impatience_ms=_ms(breaker.impatience_s),
-            run_faults=breaker.consecutive,
-            run_ms=_ms(breaker.run_s),
             fresh_ms=_ms(evidence.queued_s),
-            bucket_ms=bucket_ms,
-            window_ms=bucket_ms * BUCKETS,
-            share_percent=breaker.share_percent,
-            share_attempts=breaker.share_attempts,
-            low_share_percent=breaker.low_share_percent,
-            low_share_attempts=breaker.low_share_attempts,
-            shares_only_above=breaker.shares_only_above,
-            breaker_ms=_ms(breaker.hold_s),
-            breaker_cap_ms=_ms(breaker.cap_s),
-            breaker_growth_milli=round(breaker.growth * 1000),
-            jitter_percent=breaker.jitter_percent,
-            retry_after_cap_ms=_ms(breaker.retry_after_cap_s),
-            spread_models=breaker.spread_models,
-            spread_ms=_ms(breaker.spread_s),
-            slow_ttft_ms=breaker.slow_ttft_ms,
-            slow_percent=breaker.slow_percent,
             suspect_percent=policy.witnesses.suspect_percent,
+            **_breaker(policy.breaker),
             hint_ms=_ms(throttles.hint_s),
             hint_spread_percent=throttles.spread_percent,
             throttle_window_ms=_ms(throttles.window_s),
@@ -145,11 +151,51 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             credential_ms=_ms(credential.hold_s),
             credential_cap_ms=_ms(credential.cap_s),
             credential_growth_milli=round(credential.growth * 1000),
+            sample_ms=sample_ms,
+            samples_ms=sample_ms * SAMPLE_BUCKETS,
+            bad=degraded.bad,
+            bad_percent=degraded.share_percent,
+            checkable=degraded.checkable,
+            degraded_ms=_ms(degraded.hold_s),
+            degraded_cap_ms=_ms(degraded.cap_s),
+            degraded_growth_milli=round(degraded.growth * 1000),
+            clean_trials=degraded.clean_trials,
+            uncheckable=degraded.uncheckable,
+            host_models=degraded.host_models,
+            host_bad=degraded.host_bad,
+            counted_ms=min(bucket_ms * BUCKETS, sample_ms * SAMPLE_BUCKETS, HOUR_MS),
+            idle_ms=_ms(policy.health.idle_s),
+            unknown_ms=_ms(policy.health.unknown_s),
+            readiness_failures=policy.health.readiness_failures,
             ramp_step_ms=_ms(ramp.step_s),
             ramp_percents=ramp.percents,
             ramp_replicas=ramp.replicas,
             shadowed=tuple(rule for rule in RULES if not policy.enforces(rule)),
         )
+
+
+def _breaker(breaker: Breaker) -> dict[str, Any]:
+    return {
+        "impatience_ms": _ms(breaker.impatience_s),
+        "run_faults": breaker.consecutive,
+        "run_ms": _ms(breaker.run_s),
+        "bucket_ms": _ms(breaker.bucket_s),
+        "window_ms": _ms(breaker.bucket_s) * BUCKETS,
+        "share_percent": breaker.share_percent,
+        "share_attempts": breaker.share_attempts,
+        "low_share_percent": breaker.low_share_percent,
+        "low_share_attempts": breaker.low_share_attempts,
+        "shares_only_above": breaker.shares_only_above,
+        "breaker_ms": _ms(breaker.hold_s),
+        "breaker_cap_ms": _ms(breaker.cap_s),
+        "breaker_growth_milli": round(breaker.growth * 1000),
+        "jitter_percent": breaker.jitter_percent,
+        "retry_after_cap_ms": _ms(breaker.retry_after_cap_s),
+        "spread_models": breaker.spread_models,
+        "spread_ms": _ms(breaker.spread_s),
+        "slow_ttft_ms": breaker.slow_ttft_ms,
+        "slow_percent": breaker.slow_percent,
+    }
 
 
 def grown_ms(first_ms: int, growth_milli: int, holds: int, cap_ms: int) -> int:
