@@ -72,7 +72,8 @@ class Throttles(_Section, frozen=True, kw_only=True):
 class Breaker(_Section, frozen=True, kw_only=True):
     """Faults -> breaker."""
 
-    consecutive: Annotated[Count, Meta(description="consecutive faults that open")] = 5
+    # The times of so many faults are kept for each target that fails.
+    consecutive: Annotated[int, Meta(ge=1, le=1000, description="consecutive faults that open")] = 5
     run_s: Annotated[Seconds, Meta(description="time within which the consecutive faults must lie")] = 600.0
     bucket_s: Annotated[Seconds, Meta(description="size of one of the window's six buckets")] = 10.0
     share_percent: Annotated[Percent, Meta(description="fault share of the window that opens")] = 50
