@@ -8,8 +8,10 @@ wins over its host's. Durations are seconds (`_s`), shares are whole percent (`_
 from __future__ import annotations
 
 import difflib
+import json
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, TypeAlias, get_args, get_type_hints
 
 import msgspec
@@ -17,6 +19,7 @@ from msgspec import Meta
 
 from .derived import RULES
 from .errors import PolicyRefused
+from .redact import MARK, looks_secret
 
 # Folds count in whole milliseconds: anything shorter would be a window of length 0.
 Seconds: TypeAlias = Annotated[float, Meta(ge=0.001, le=30 * 86_400)]
@@ -206,6 +209,19 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
 _PER_TARGET: Final = ("rejections", "credential", "throttles", "breaker", "degraded", "health", "shadow")
 """Sections that a host or a model may override; the others are the fleet's."""
 
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+OTHER_KEYS: Final[tuple[tuple[str, object, str, str], ...]] = (
+    (
+        "single_credential",
+        (),
+        "a list of host names",
+        "hosts at which a provider named without #alias is one credential",
+    ),
+    ("host", {}, f"a table a host name of {', '.join(_PER_TARGET)}", "values that are others at one host"),
+    ("model", {}, f"a table a model id of {', '.join(_PER_TARGET)}", "the same for one model id; wins over its host's"),
+)
+"""What a policy file has beside its sections: (key, default, accepted form, what it does)."""
+
 _ORDERED: Final = (
     ("rejections", "hold_s", "cap_s"),
     ("credential", "hold_s", "cap_s"),
@@ -277,9 +293,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     def from_toml(cls, text: str) -> Policy:
         """Read a policy file. Raises `PolicyRefused`; for text that is no TOML its key is `(file)`."""
         try:
-            return cls.from_data(tomllib.loads(text))
+            data = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise PolicyRefused("(file)", str(error), "TOML") from error
+        refuse_secrets(data)
+        return cls.from_data(data)
 
     def to_data(self) -> dict[str, Any]:
         """The whole policy as plain data, as `PolicyChanged` carries it; `from_data` reads it back."""
@@ -300,6 +318,51 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     def enforces(self, rule: str) -> bool:
         """Whether holds of this rule are enforced; an operator's always are."""
         return rule == "operator" or not (self.shadow.all or rule in self.shadow.rules)
+
+
+def differences(old: Policy, new: Policy) -> list[tuple[str, object, object]]:
+    """Each value in which two policies differ: (dotted key, old, new); None where an override is not there."""
+    found: list[tuple[str, object, object]] = []
+
+    def walk(path: tuple[str, ...], one: object, other: object) -> None:
+        if isinstance(one, Mapping) or isinstance(other, Mapping):
+            before = one if isinstance(one, Mapping) else {}
+            after = other if isinstance(other, Mapping) else {}
+            for key in dict.fromkeys([*before, *after]):
+                walk((*path, key), before.get(key), after.get(key))
+        elif one != other:
+            found.append((dotted(path), one, other))
+
+    walk((), old.to_data(), new.to_data())
+    return found
+
+
+def dotted(path: Iterable[str]) -> str:
+    """A key as a policy file spells it: a part that is no bare key stands in quotes."""
+    return ".".join(part if _BARE.fullmatch(part) else quoted(part) for part in path)
+
+
+def quoted(text: str) -> str:
+    """A text as TOML has it. JSON's form serves, but for the one control character that TOML wants escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def refuse_secrets(data: object, path: tuple[str, ...] = ()) -> None:
+    """Refuse a policy with a name or text that looks like a key or token: everybody may read the log (SPEC 7).
+
+    Raises `PolicyRefused`, which does not repeat it.
+    """
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            refuse_secrets(str(key), path)
+            refuse_secrets(value, (*path, str(key)))
+    elif isinstance(data, list | tuple):
+        for value in data:
+            refuse_secrets(value, path)
+    elif isinstance(data, str) and looks_secret(data):
+        raise PolicyRefused(
+            dotted(path) or "(file)", MARK, "a name: no key and no token, of which env:NAME is the form"
+        )
 
 
 def keys() -> Iterator[tuple[str, object, str, str]]:

@@ -9,7 +9,7 @@ from typing import Final
 SCANNED_CHARS: Final = 4096
 """What is kept is short; no more than this is looked at."""
 
-_PATTERNS: Final = (
+_SECRETS: Final = (
     # Whole private keys, then URLs with a user and password, then whatever a header or a field calls a secret.
     re.compile(r"-----BEGIN [A-Z ]{0,40}-----.{0,4096}?(?:-----END [A-Z ]{0,40}-----|\Z)", re.S),
     re.compile(r"(?<=://)[^\s/@:]{1,128}:[^\s/@]{1,128}(?=@)"),
@@ -30,6 +30,9 @@ _PATTERNS: Final = (
     re.compile(r"\bya29\.[A-Za-z0-9_\-]{10,}"),
     re.compile(r"\beyJ[A-Za-z0-9_\-]{6,}(?:\.[A-Za-z0-9_\-]*){0,3}"),
     re.compile(r"\bdapi[0-9a-f]{20,}\b"),
+)
+_PATTERNS: Final = (
+    *_SECRETS,
     # People and machines.
     re.compile(r"[A-Za-z0-9._%+\-]{1,64}@[A-Za-z0-9\-]{1,63}(?:\.[A-Za-z0-9\-]{1,63}){1,6}"),
     re.compile(r"\barn:aws[a-z\-]{0,16}:[^\s\"']{1,200}"),
@@ -44,6 +47,8 @@ _PATTERNS: Final = (
 _LONG: Final = re.compile(r"[A-Za-z0-9_+=~\-]{20,}")
 _HEX: Final = re.compile(r"[0-9a-fA-F]{16,}")
 MARK: Final = "[redacted]"
+SECRET_WORD_MIN: Final = 16
+"""The shortest run without a separator that is taken for a key."""
 
 
 def redact(text: str | bytes, limit: int = 200) -> str:
@@ -62,6 +67,15 @@ def redact(text: str | bytes, limit: int = 200) -> str:
     text = _LONG.sub(_if_random, text)
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text[: max(0, limit)]
+
+
+def looks_secret(text: str) -> bool:
+    """Whether a name is more likely a key or token. When in doubt it is a name: long words are rare in names."""
+    return any(
+        max(len(word) for word in re.split(r"[-_\s:=/.]", found[0])) >= SECRET_WORD_MIN
+        for pattern in _SECRETS
+        for found in pattern.finditer(text[:SCANNED_CHARS])
+    )
 
 
 def _if_random(found: re.Match[str]) -> str:

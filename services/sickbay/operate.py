@@ -46,10 +46,11 @@ class ActRefused(ValueError):
 
 
 class NotStored(BusError):
-    """The event was not acknowledged: it is not in the log, or nobody can say. `reason` says why."""
+    """The event was not acknowledged: it is not in the log, or nobody can say. `reason` says why, `code` is the
+    server's error code, 0 where it said nothing."""
 
-    def __init__(self, subject: str, reason: str) -> None:
-        self.subject, self.reason = subject, reason
+    def __init__(self, subject: str, reason: str, code: int = 0) -> None:
+        self.subject, self.reason, self.code = subject, reason, code
         super().__init__(f"{subject} was not acknowledged: {reason}")
 
 
@@ -170,10 +171,16 @@ def new_id() -> str:
     return secrets.token_hex(12)
 
 
-async def publish(client: Client, subject: str, payload: bytes, msg_id: str) -> Ack:
-    """Publish into whichever stream takes the subject and wait for its word. Raises `NotStored`, `NoJetStream`."""
+async def publish(client: Client, subject: str, payload: bytes, msg_id: str, *, expect_seq: int | None = None) -> Ack:
+    """Publish into whichever stream takes the subject and wait for its word. Raises `NotStored`, `NoJetStream`.
+
+    `expect_seq`: only if the subject's last message has this sequence (0: there is none).
+    """
+    headers = {"Nats-Msg-Id": msg_id}
+    if expect_seq is not None:
+        headers["Nats-Expected-Last-Subject-Sequence"] = str(expect_seq)
     try:
-        reply = await client.request(subject, payload, timeout=ACK_TIMEOUT_S, headers={"Nats-Msg-Id": msg_id})
+        reply = await client.request(subject, payload, timeout=ACK_TIMEOUT_S, headers=headers)
     except nats.errors.NoRespondersError:
         raise NotStored(subject, "no stream takes it; is `sickbay serve` running against this NATS?") from None
     except (TimeoutError, nats.errors.Error) as error:
@@ -182,7 +189,8 @@ async def publish(client: Client, subject: str, payload: bytes, msg_id: str) -> 
     if refusal := answer.get("error"):
         if refusal.get("err_code") in (10076, 10039):
             raise NoJetStream(refusal.get("description", "JetStream is not enabled"))
-        raise NotStored(subject, f"{refusal.get('description', '')} (error {refusal.get('err_code')})")
+        code = int(refusal.get("err_code", 0))
+        raise NotStored(subject, f"{refusal.get('description', '')} (error {code})", code)
     return Ack(
         stream=answer["stream"], seq=answer["seq"], subject=subject, id=msg_id, duplicate=answer.get("duplicate", False)
     )

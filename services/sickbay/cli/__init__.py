@@ -20,6 +20,7 @@ from .demo.run import add as add_demo
 from .doctor import add as add_doctor
 from .files import add as add_files
 from .look import add as add_looks
+from .policy import add as add_policy
 from .serve import add as add_serve
 from .words import add as add_words
 
@@ -32,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for add in (add_demo, add_serve, add_looks, add_acts, add_files, add_doctor, add_words):
+for add in (add_demo, add_serve, add_looks, add_acts, add_files, add_doctor, add_policy, add_words):
     add(app)
 
 _USAGE = (ActRefused, SettingRefused, OptionsError)

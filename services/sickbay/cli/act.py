@@ -166,14 +166,15 @@ def _override(
     async def work() -> Ack:
         async with connected(nats, data) as client:
             return await publish_override(
-                client, scope, action, reason=reason, actor=actor or _login(), until=until, for_s=for_s
+                client, scope, action, reason=reason, actor=actor or login(), until=until, for_s=for_s
             )
 
     what = scope.provider if scope.model is None else f"{scope.provider} {scope.model}"
     _print_ack(run(work()), as_json, f"{action} {what}")
 
 
-def _login() -> str:
+def login() -> str:
+    """Who runs this command, as operators' acts name him."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

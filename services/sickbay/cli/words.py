@@ -1,4 +1,4 @@
-"""Commands about words and numbers: name, classify, policy, settings. All but `policy show` need no NATS."""
+"""Commands about words: name, classify, settings. They need no NATS."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from sickbay_events import KINDS, Policy, Scope, Target, provider_of, token
+from sickbay_events import KINDS, Scope, Target, provider_of, token
 from sickbay_events.codec import outcome_subject, override_subject, probe_subject
-from sickbay_events.policy import keys as policy_keys
-from sickbay_events.view import GATE_PREFIX, POLICY_KEY, TARGET_PREFIX, PolicyInForce
+from sickbay_events.view import GATE_PREFIX, TARGET_PREFIX
 
-from ..bus.entries import read_entry
-from ..bus.topology import GATE_PREFIX as GATE_SUBJECT
-from ..bus.topology import GATE_STREAM, VIEW_PREFIX
+from ..bus.topology import VIEW_PREFIX
 from ..config import Settings
 from ..config import table as settings_table
 from ..operate import ActRefused
-from .base import AsJson, DataFolder, NatsUrl, SaysNo, connected, console, facts, print_json, rows, run, table
+from .base import AsJson, console, facts, print_json, rows, table
 
 BODY_BYTES_MAX = 64 << 10
 """classify reads no further."""
@@ -31,15 +28,6 @@ def add(app: typer.Typer) -> None:
     app.command()(name)
     app.command("classify")(classify_command)
     app.command("settings")(settings_command)
-    policy = typer.Typer(
-        help="The policy: show the one in force, check a file, explain a key.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
-    policy.command("check")(policy_check)
-    policy.command("explain")(policy_explain)
-    policy.command("show")(policy_show)
-    app.add_typer(policy, name="policy")
 
 
 def name(
@@ -181,77 +169,3 @@ def _shown(now: Settings, field: str) -> str:
     return ",".join(
         part if "@" not in part else part.split("://")[0] + "://…@" + part.split("@")[-1] for part in value.split(",")
     )
-
-
-def policy_check(file: Annotated[Path, typer.Argument(help="Policy file, TOML.")], as_json: AsJson = False) -> None:
-    """Check a policy file and list what differs from the defaults.
-
-    Example: sickbay policy check policy.toml
-    """
-    changed = policy_changes(Policy.from_toml(file.read_text(encoding="utf-8")))
-    if as_json:
-        print_json({"ok": True, "changed": {key: value for key, _, value in changed}})
-        return
-    if changed:
-        console().print(rows(table("key", "default", "this file"), changed))
-    console().print(f"{file} is a good policy; {len(changed)} values differ from the defaults", markup=False)
-
-
-def policy_changes(policy: Policy) -> list[tuple[str, object, object]]:
-    """Each value that is not the default: (dotted key, default, value)."""
-    found: list[tuple[str, object, object]] = []
-
-    def walk(path: str, default: object, value: object) -> None:
-        if isinstance(value, dict) and isinstance(default, dict):
-            for key in value:
-                walk(f"{path}.{key}" if path else key, default.get(key), value[key])
-        elif value != default:
-            found.append((path, default, value))
-
-    walk("", Policy().to_data(), policy.to_data())
-    return found
-
-
-def policy_explain(
-    key: Annotated[str | None, typer.Argument(help="Dotted key, such as rejections.threshold; without it all.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say what a key of the policy file does, its default and what it accepts.
-
-    Example: sickbay policy explain rejections.threshold
-    """
-    found = [row for row in policy_keys() if key is None or row[0] == key or row[0].startswith(f"{key}.")]
-    if not found:
-        raise SaysNo(f"no policy key {key!r}; `sickbay policy explain` lists them all")
-    if as_json:
-        print_json([dict(zip(("key", "default", "accepted", "says"), row, strict=True)) for row in found])
-        return
-    made = table("key", "default", "what it does (accepted)")
-    console().print(rows(made, ((name, _toml(default), f"{says} ({form})") for name, default, form, says in found)))
-
-
-def policy_show(nats: NatsUrl = None, data: DataFolder = None, as_json: AsJson = False) -> None:
-    """Show the policy in force, as the log has it: what differs from the defaults, or all of it as JSON.
-
-    Example: sickbay policy show --json
-    """
-
-    async def work() -> PolicyInForce | None:
-        async with connected(nats, data) as client:
-            entry = await read_entry(client, GATE_STREAM, GATE_SUBJECT + POLICY_KEY.removeprefix(GATE_PREFIX))
-        return None if entry is None or entry.gone else msgspec.json.decode(entry.payload, type=PolicyInForce)
-
-    found = run(work())
-    policy = Policy() if found is None else Policy.from_data(found.policy)
-    if as_json:
-        print_json({"seq": 0 if found is None else found.seq, "policy": policy.to_data()})
-        return
-    changed = policy_changes(policy)
-    if changed:
-        console().print(rows(table("key", "default", "in force"), changed))
-    since = "the log has none, so the defaults hold" if found is None else f"in force since log sequence {found.seq}"
-    console().print(f"{since}; {len(changed)} values differ from the defaults")
-
-
-def _toml(value: object) -> object:
-    return str(value).lower() if isinstance(value, bool) else list(value) if isinstance(value, tuple) else value

@@ -11,6 +11,7 @@ from nats.aio.client import Client
 
 from sickbay_events import DerivedEvent, Poison, Policy, PolicyChanged, decode, encode, read_subject
 from sickbay_events.codec import POLICY_SUBJECT
+from sickbay_events.policy import differences
 from sickbay_projections import Fleet, Recorded
 
 from ..bus.bulk import header_value
@@ -100,12 +101,4 @@ async def seed_policy(client: Client, policy: Policy) -> bool:
 
 def differing_keys(file: Policy, log: Policy) -> list[str]:
     """Dotted keys in which a file's policy differs from the one in force."""
-    one, other = file.to_data(), log.to_data()
-    keys: list[str] = []
-    for section in sorted({*one, *other}):
-        mine, theirs = one.get(section), other.get(section)
-        if isinstance(mine, dict) and isinstance(theirs, dict):
-            keys += [f"{section}.{key}" for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key)]
-        elif mine != theirs:
-            keys.append(section)
-    return keys
+    return [key for key, _, _ in differences(log, file)]
