@@ -30,11 +30,12 @@ _CODE_KEYS: Final = (
 )  # fmt: skip
 _TEXT_KEYS: Final = (
     "message", "msg", "error_msg", "error_message", "errormessage", "errmsg", "error_description", "detail", "title",
-    "status_msg", "description", "explanation", "user_message", "generated_error", "err_msg",
+    "status_msg", "description", "explanation", "user_message", "generated_error", "err_msg", "step",
 )  # fmt: skip
 _CHILD_KEYS: Final = (
     "error", "errors", "detail", "details", "message", "fault", "base_resp", "response", "metadata", "data", "body",
     "cause", "output", "innererror", "inner_error", "violations", "error_model", "upstream_error", "exception",
+    "routing_funnel",
 )  # fmt: skip
 _SPOKEN_KEYS: Final = frozenset(("error", "errors", "fault", "upstream_error", "exception"))
 """Fields that hold an object, or the whole message as a string."""

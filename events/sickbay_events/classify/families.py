@@ -142,6 +142,7 @@ _SHAPES: Final = {
     "tgi": "error_string error_object",
     "llamacpp": "error_object",
     "lmstudio": "error_string error_object",
+    "localai": "error_object",
     "databricks": "flat",
     "watsonx": "errors_list flat",
     "novita": "flat error_object",

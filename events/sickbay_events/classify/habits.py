@@ -13,8 +13,11 @@ from .rules import MISSING, Rule, rule
 
 HABITS: Final[dict[str, tuple[Rule, ...]]] = {
     "openai": (
+        rule("bad_request", "", "be verified to generate"),
         rule("permission_model", "unsupported_value model_not_found", "must be verified"),
         rule("rate_limited", "slow_down", at=(429,), scope="credential"),
+        # Its limits are a model's in an organisation; the name may be an alias of the one asked for.
+        rule("rate_limited", "rate_limit_exceeded", "rate limit reached for & in organization"),
         rule("content_filter", "invalid_prompt"),
         rule("context_length", "rate_limit_exceeded tokens", "request too large"),
         rule("bad_request", "", "item with id | items are not persisted | previous response with id | no tool output found"),
@@ -31,7 +34,8 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("auth", "", "resource has been temporarily blocked"),
         rule("auth", "", "public access is disabled | virtual network | firewall rules"),
         rule("overloaded", "nocapacity", ""),
-        rule("model_unavailable", "modeldeprecated deprecatedmodel servicemodeldeprecated"),
+        rule("model_unavailable", "modeldeprecated deprecatedmodel servicemodeldeprecated servicemodeldeprecating"),
+        rule("wrong_endpoint", "", "for api versions | api version not supported | api version is not supported"),
     ),
     "github_models": (
         rule("permission_model", "unavailable_model"),
@@ -44,6 +48,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("quota", "ratelimitreached", "per 86400s | per day | byday"),
         rule("rate_limited", "ratelimitreached", "userbyminute | userconcurrentrequests", scope="credential"),
         rule("quota", "quota_exceeded"),
+        rule("rate_limited", "rate_limited", "your copilot | your account", scope="credential"),
         rule("rate_limited", "ratelimitreached ratelimitreached_error rate_limited"),
         rule("auth", "unauthorized", "bad credentials | models permission | credentials"),
         rule("auth", "", "unauthorized | bad credentials | bad request: & token", at=(400, 401)),
@@ -53,6 +58,11 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("bad_request", "", "fast mode | long context requests | long context beta"),
         rule("quota", "", "credit balance | spend limit | usage limits"),
         rule("model_unavailable", "not_found_error", "model:"),
+        rule("model_unavailable", "not_found_error", "is not available & please use | requested model does not"),
+        # Everything else that Anthropic keeps by an id of the caller's.
+        rule("bad_request", "not_found_error", "file not found | file_ | batch & not found | msgbatch_ | session not found | sesn_"),
+        rule("bad_request", "not_found_error", "memory store | service account | skill & not found | container & not found | agent & not found"),
+        rule("bad_request", "not_found_error", "environment & not found | vault & not found | workspace & not found | invite & not found"),
         rule("wrong_endpoint", "not_found_error", "not found"),
         rule("permission_model", "permission_error", "model", never="does not have permission to use the specified"),
         rule("auth", "permission_error authentication_error"),
@@ -67,11 +77,15 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
     "google_gemini": (
         rule("wrong_endpoint", "", "error 404 (not found) | was not found on this server", at=(404,)),
         rule("bad_request", "", "cachedcontent | cached content | file & permission | you do not have permission to access the file"),
-        rule("auth", "", "location is not supported"),
+        rule("auth", "", "location is not supported | not available in your country"),
         rule("server_error", "failed_precondition", "being provisioned"),
         rule("auth", "", "reported as leaked | api key not valid | unregistered callers"),
         rule("wrong_endpoint", "", "is not supported for generatecontent | not supported for & method", never="is not found"),
         rule("model_unavailable", "", "is not found for api version"),
+        # It names no entity; a generateContent has no other than the model.
+        rule("model_unavailable", "not_found", "requested entity was not found", at=(404,)),
+        rule("overloaded", "model_capacity_exhausted"),
+        rule("overloaded", "resource_exhausted", "no capacity available"),
         rule("permission_model", "", "no longer available to new"),
         rule("model_unavailable", "", "model & no longer available"),
         rule("permission_model", "permission_denied", "model", never="has not been used | service account"),
@@ -121,12 +135,16 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("quota", "", "free-models-per-day | key limit exceeded | requires more credits | never purchased credits"),
         rule("rate_limited", "", "free-models-per-min", scope="credential"),
         rule("rate_limited", "", "rate-limited upstream | rate limited upstream"),
+        rule("bad_request", "", "no endpoints found & filter by tool | no endpoints found & filter by parameter"),
+        rule("bad_request", "", "no endpoints found & filter by modalit | no endpoints found & filter by context"),
+        # Endpoints there were; the caller's own filters left none.
+        rule("permission_model", "", "no endpoints found & filter by | removed during routing"),
         rule("permission_model", "", "matching your data policy | matching your guardrail | no allowed providers | requiring a key"),
         rule("permission_model", "", "all providers have been ignored | is not available in your region"),
         rule("bad_request", "", "support tool use | support image input | support audio input | that support | requested parameters"),
         rule("model_unavailable", "", "unavailable for free | no endpoints found for | is not a valid model id | is no longer available"),
         rule("overloaded", "", "no instances available | no available & provider"),
-        rule("content_filter", "", "was flagged | moderation", at=(200, 400, 403)),
+        rule("content_filter", "", "was flagged | moderation | prompt injection", at=(200, 400, 403)),
         rule("auth", "", "user not found | no auth credentials | no cookie auth"),
         rule("overloaded", "502", "no allowed | overloaded"),
         rule("overloaded", "503"),
@@ -136,8 +154,9 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("rate_limited", "rate_limit_exceeded"),
         rule("overloaded", "", "over capacity", at=(498, 503, 429)),
         rule("permission_model", "model_terms_required"),
-        rule("quota", "blocked_api_access", "spend"),
-        rule("auth", "organization_restricted blocked_api_access"),
+        # Documented for a spend limit that has been reached, and for nothing else.
+        rule("quota", "blocked_api_access"),
+        rule("auth", "organization_restricted"),
     ),
     "mistral": (
         rule("model_unavailable", "1500 invalid_model"),
@@ -153,6 +172,8 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
     "cohere": (
         rule("rate_limited", "", "trial key & minute | per minute", scope="credential"),
         rule("quota", "", "trial key & month | 1000 api calls | per month"),
+        rule("bad_request", "", "max tokens must be"),
+        rule("context_length", "", "size limit exceeded | total number of tokens & cannot exceed | too many tokens: & prompt"),
         rule("model_unavailable", "", "was removed | has been removed | was deprecated", never="parameter"),
         rule("content_filter", "", "blocked: & safety | blocked output | blocked input"),
     ),
@@ -205,12 +226,14 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("rate_limited", "1313", scope="credential"),
         rule("overloaded", "1305 1312"),
         rule("permission_model", "1311"),
+        rule("wrong_endpoint", "", "404 not_found"),
         rule("server_error", "1200 1230 1234 500"),
     ),
     "moonshot": (
         rule("quota", "", "usage limit | billing cycle | insufficient balance | exceeded current quota"),
         rule("quota", "exceeded_current_quota_error"),
         rule("overloaded", "engine_overloaded_error"),
+        rule("quota", "rate_limit_reached_error", "tpd rate limit | max tpd | tokens per day"),
         rule("rate_limited", "rate_limit_reached_error", scope="credential"),
         rule("model_unavailable", "resource_not_found_error", "not found the model | model & not found"),
         rule("wrong_endpoint", "url.not_found"),
@@ -239,6 +262,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("context_length", "", "range of input length | input tokens & exceed"),
         rule("model_unavailable", "modelnotfound model_not_found"),
         rule("timeout", "internalerror.timeout requesttimeout responsetimeout"),
+        rule("bad_request", "internalerror.algo.invalidparameter invalidparameter.notsupportenablethinking"),
         rule("bad_request", "internalerror.algo", "out of range | keyerror | nonetype | invalid input | must be"),
         rule("malformed_output", "internalerror.algo internal_error", "delimiter | expecting | json | tool_call | unterminated"),
         rule("server_error", "internalerror.algo modelservicefailed systemerror internal_error internalerror"),
@@ -257,6 +281,8 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("bad_request", "2013 1042 1043 1044 2037 2039 2048 20132"),
         rule("server_error", "1000 1013 1024 1033"),
         rule("overloaded", "2064 overloaded_error"),
+        rule("permission_model", "", "(2061) | (2042)"),
+        rule("quota", "", "(2056) | (1008)"),
         rule("quota", "", "insufficient balance"),
         rule("auth", "", "login fail | (1004) | (2049)"),
         rule("rate_limited", "", "(1002) | (1039) | (1041)", scope="credential"),
@@ -316,6 +342,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("permission_model", "", "model disabled", at=(403,)),
     ),
     "huggingface": (
+        rule("wrong_endpoint", "", "api-inference.huggingface.co & no longer supported | please use https://router"),
         rule("quota", "", "monthly included credits | pre-paid credits | exceeded your gpu quota"),
         rule("permission_model", "", "gated | is restricted | pro subscription | awaiting a review", never="api key"),
         rule("model_unavailable", "", "not found", at=(404,), never="page | url"),
@@ -396,6 +423,8 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
     "litellm": (
         rule("bad_request", "", "model=none"),
         rule("quota", "", "exceeded budget for deployment | crossed budget", scope="model"),
+        # A wait of a day is an allowance, whatever the upstream calls it.
+        rule("quota", "", "retry after 86400", scope="model"),
         rule("quota", "budget_exceeded", ""),
         rule("quota", "", "budget has been exceeded | exceededbudget | over budget"),
         rule("rate_limited", "", "max parallel request | crossed tpm | rate limit exceeded for", never="deployment", scope="credential"),
@@ -406,13 +435,15 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("content_filter", "content_policy_violation", ""),
         rule("context_length", "", "contextwindowexceedederror"),
         rule("model_unavailable", "", "llm provider not provided | invalid model name | no healthy deployments & not found"),
-        rule("model_unavailable", "", "notfounderror", never="file | thread | batch | assistant | page not found | resource not found"),
+        # Whatever the upstream did not find: the sentence says what, so that alone is no dead model.
+        rule("model_unavailable", "", f"notfounderror & {MISSING} | notfounderror & model:", never="file | thread | batch | assistant | no handler found"),
         rule("auth", "token_not_found_in_db auth_error no_db_connection", never="model"),
         rule("auth", "", "litellm.authenticationerror"),
         rule("auth", "", "proxy server error & token | litellm virtual key | invalid proxy server token", at=(400, 401, 403)),
         rule("timeout", "", "litellm.timeout"),
         rule("overloaded", "", "litellm.serviceunavailableerror"),
-        rule("server_error", "", "litellm.internalservererror | litellm.apiconnectionerror"),
+        rule("permission_model", "", "aws-marketplace:"),
+        rule("bad_request", "", "request param validation error"),
     ),
     "new_api": (
         rule("permission_model", "", "no access to model | model & not allowed for this token | 该令牌无权访问模型 | 无权访问"),
@@ -434,8 +465,9 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("bad_request", "", "does not support"),
         rule("model_unavailable", "", "try pulling it | model & not found"),
         rule("bad_request", "", "model is required | invalid model name"),
-        rule("model_unavailable", "", "requires more system memory"),
-        rule("server_error", "", "model runner has | unable to load model | runner process"),
+        # This host cannot load it, and will not be able to in a minute.
+        rule("model_unavailable", "", "requires more system memory | unable to load model"),
+        rule("server_error", "", "model runner has | runner process"),
         rule("overloaded", "", "server busy | loading model"),
         rule("quota", "", "usage limit"),
         rule("permission_model", "", "requires a subscription | this model requires", at=(403,)),
@@ -446,6 +478,10 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("model_unavailable", "", "multiple models are loaded | model unloaded", never="multiple"),
         rule("server_error", "", "model has crashed | model crashed"),
         rule("context_length", "", "context the overflows | context length"),
+    ),
+    "localai": (
+        rule("model_unavailable", "", "could not load model | no model & found | model & not found"),
+        rule("server_error", "", "rpc error"),
     ),
     "llamacpp": (
         rule("context_length", "exceed_context_size_error", ""),

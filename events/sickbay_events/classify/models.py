@@ -26,7 +26,8 @@ _GONE: Final = (
     r"no longer (?:available|supported|served|exists|offered|hosted)|"
     r"(?:is |are )?not (?:available|supported|served|deployed|listed|offered|hosted|registered|configured|loaded|"
     r"installed)"
-    r"(?! (?:for|in|on|with|when|while|via|to|by this|at|under|until|as)\b)|"
+    r"(?! (?:for|in|on|with|when|while|via|to|by this|at|under|until|as|right|now|yet|currently|temporarily|today|"
+    r"because)\b)|"
     r"(?:is |are )?not (?:supported|served|available) by (?:any|provider)|isn't available|"
     r"isn't supported(?! (?:for|in|on|with))|"
     r"unavailable on this)"
@@ -42,13 +43,15 @@ _NOUN: Final = re.compile(r"model|deployment|engine|inference profile|lora")
 _BACKWARD: Final = re.compile(
     # "unknown model: x", "invalid model name", "no such model": read back from the noun.
     r"(?:unknown|invalid|no such|unsupported|unrecogni[sz]ed|nonexistent|non-existent|undefined) model"
-    r"(?! (?:output|response|parameter|config|input|type|format|argument|arn))"
+    r"(?! (?:output|response|parameter|config|input|type|format|argument|arn|provider|field|setting|option|family|"
+    r"path|url))"
     r"|(?:cannot|can't|could not|couldn't|unable to) (?:find|locate|resolve) (?:the )?(?:\w{1,20} )?model"
     r"|no models? (?:named|found|with|matches|matching|available with)"
 )
 _PHRASES: Final = (
     "not a valid model", "not found the model", "no endpoints found for", "try pulling it", "is not a model",
-    "model identifier is invalid", "no available channel for model", "no available channels for model",
+    "model identifier is invalid", "deployment for this resource does not exist",
+    "supported api model names are", "no available channel for model", "no available channels for model",
     "llm provider not provided", "is not found for api", "model is not a valid", "no models loaded",
 )  # fmt: skip
 _WIDE: Final = re.compile(

@@ -66,13 +66,36 @@ MISSING: Final = "{model missing}"
 
 CODES: Final[tuple[Rule, ...]] = (
     # A code that names its cause. Rows with a sentence stand before the row of the bare code.
-    rule("wrong_endpoint", "model_not_supported", "for this request"),
+    # A code about the model beside words about its present load, or about something that it cannot do: it is there.
+    rule(
+        "overloaded",
+        "model_not_available model_unavailable model_not_found model_not_supported",
+        "currently unavailable | temporarily unavailable | overloaded | at capacity | over capacity | currently loading"
+        " | is loading | still loading | not ready | right now | at the moment | warming up",
+        never="does not exist | no longer",
+    ),
+    rule(
+        "wrong_endpoint",
+        "model_not_supported unsupported_model invalid_model modelnotsupported model_not_found model_not_available",
+        "for this request | on /v1/ | in the v1/ | in v1/ | this endpoint | this route | transcription"
+        " | support embedding | support chat | support completion | support & /v1/ | not a chat model"
+        " | support & endpoint",
+        never="does not exist",
+    ),
+    rule(
+        "bad_request",
+        "model_not_supported unsupported_model invalid_model modelnotsupported model_not_available",
+        "does not support | doesn't support | not support the",
+        never="does not exist | no longer",
+    ),
     rule("context_length", "rate_limit_exceeded", "request too large"),
     rule("quota", "access_terminated_error", "usage limit | billing cycle"),
     rule(
         "permission_model",
         "model_not_found model_not_supported",
-        "not have access to | not allowed to access | cannot access | for this organization | not permitted",
+        "not have access to | not allowed to access | cannot access | for this organization | not permitted"
+        " | must be verified | on this account | for this account | for your account | on your plan | your plan"
+        " | current plan | not enabled for | disabled for | data policy | subscription",
         never="does not exist",
     ),
     rule(
@@ -82,7 +105,8 @@ CODES: Final[tuple[Rule, ...]] = (
         " no_such_model modelnotfounderror model_decommissioned model_deprecated model_retired model_not_available"
         " deploymentnotfound deployment_not_found invalid_model_id invalid_model_error unsupported_model"
         " model_not_supported modelnotsupported invalidendpointormodel.notfound unknownmodel model_not_exist_error"
-        " model_offline model_removed modelnotexist invalid_model_name model_gone",
+        " model_offline model_removed modelnotexist invalid_model_name model_gone servicemodeldeprecated"
+        " servicemodeldeprecating",
     ),
     rule(
         "permission_model",
@@ -131,7 +155,8 @@ CODES: Final[tuple[Rule, ...]] = (
         " service_tier_capacity_exceeded modelunavailable no_available_workers server_busy model_loading"
         " modelloadingerror slow_down nocapacity service_overloaded system_overloaded serverbusy server_high_load"
         " model_capacity_exceeded no_healthy_upstream capacity_error no_available_channel over_capacity model_cooldown"
-        " insufficient_capacity model_is_loading inflightbatchsizeexceeded modelserviceunavailable queue_full",
+        " insufficient_capacity model_is_loading inflightbatchsizeexceeded modelserviceunavailable queue_full"
+        " model_capacity_exhausted server_is_overloaded",
     ),
     rule(
         "rate_limited",

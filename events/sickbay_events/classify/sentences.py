@@ -13,8 +13,16 @@ from .rules import MISSING, Rule, rule
 SENTENCES: Final[tuple[Rule, ...]] = (
     rule(
         "bad_request",
-        says="model=none | cachedcontent | no endpoints found that support",
+        says="""
+        model=none | cachedcontent | no endpoints found that | no endpoints found & filter by tool
+        be verified to generate""",
     ),
+    rule(
+        # OpenRouter's words behind whatever relay: endpoints there were, the caller's own filters left none.
+        "permission_model",
+        says="endpoints & matching your data policy | endpoints & matching your guardrail | removed during routing",
+    ),
+    rule("permission_model", says="no endpoints found & filter by | with a chatgpt account"),
     rule(
         "rate_limited",
         says="perminute",
@@ -53,14 +61,16 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule(
         "overloaded",
         says="""
-        no deployments available & cooldown | upstream & overloaded | shared & capacity | system capacity limits""",
+        no deployments available & cooldown | upstream & overloaded | shared & capacity
+        system capacity limits""",
     ),
     rule(
         "rate_limited",
         says="""
         organization's rate limit | organization max | organization rate limit | reached user max
         your account & per minute | your account & rate limit | account's rate limit | account rate limit
-        api key rate limit | rate limit & this api key | rate limit & your api key | rate limit for creating""",
+        api key rate limit | rate limit & this api key | rate limit & your api key
+        rate limit for creating""",
         never="spend limit | per day | high traffic | for model | for the model",
         scope="credential",
     ),
@@ -81,7 +91,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         says="""
         context length | context_length | context window | context size | context limit | maximum context
         max context | context the overflows | prompt is too long | prompt too long | prompt tokens too long
-        input is too long | input too long | input length & exceed | input length & maximum | input token count
+        input is too long | input too long | input length & exceed | input length & maximum
+        input token count
         input tokens exceed | input_tokens & exceed | too many input tokens | too many tokens & prompt
         maximum prompt length | max_seq_len | max_total_tokens | max_new_tokens & must be <= | max_model_len
         max input tokens | maximum input tokens | maximum allowed length | length of prompt
@@ -89,7 +100,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         request body too large for | inputs must have less than | exceeds the available context
         exceed context size | longer than the maximum | longest input & exceed | number of input tokens
         token limit & prompt | prompt & exceed & token limit | exceeded model token limit
-        prompt contains & tokens & exceed | tokens & exceed & model's maximum | too large for model with | 上下文长度
+        size limit exceeded by & tokens | prompt contains & tokens & exceed
+        tokens & exceed & model's maximum | too large for model with | 上下文长度
         输入长度 | 超过最大长度 | 超出最大长度 | 最大输入""",
         never="""
         per minute | per min | per day | per hour | tpm | rate limit | loading
@@ -101,7 +113,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         content management policy | content policy | content_policy | content filter | contentpolicyviolation
         content exists risk | content security | moderation | safety system | safety filter | safety guideline
         safety check | usage policy | usage policies | violat & polic | was flagged | been flagged
-        considered high risk | sensitive word | sensitive content | sensitive information | new_sensitive
+        considered high risk | prompt injection | sensitive word | sensitive content
+        sensitive information | new_sensitive
         inappropriate content | prohibited content | harmful content | unsafe content | guardrail
         data inspection | content restrictions | blocked by & safety
         敏感 | 不安全 | 违规内容 | 内容安全 | 风控 | 不当内容""",
@@ -128,7 +141,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         buy credits | exceeded your monthly included | credit limit | credits limit | depleted | spend limit
         spending limit | monthly limit | monthly usage limit | weekly usage limit | weekly limit
         usage limit reached | usage limit for | usage limit exceeded | hit your usage limit
-        reached your usage limit | session usage limit | 5-hour & limit | 5 hour & limit | daily free allocation
+        reached your usage limit | session usage limit | 5-hour & limit | 5 hour & limit
+        daily free allocation
         daily allocation | daily quota | daily limit | monthly quota | hard limit | over budget
         budget has been exceeded | exceeded budget | exceeded & budget | budget exceeded
         exceeded your current quota | exceeded current quota | quota has been exhausted
@@ -159,6 +173,10 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         be verified to stream | must be verified | plan does not include | plan doesn't include
         not included in your & plan | not available in your & plan | not available on your & plan
         not available for your plan | not available on the free | model is only available
+        has been disabled for | disabled for your | disabled by your | disabled for this
+        not available to your
+        not available for your | not available for this account | not available for this organization
+        not available for this project | not available for this key | not supported for your account
         not available in your region | is not available in region | not activated the model
         model & not been activated | model & agree | agree to the & model | model & accept & terms
         accept the terms & model | gated | model use case details | requires a & plan & model
@@ -179,10 +197,16 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         unsupported endpoint | check the url | requested url & not found | requested resource was not found
         not a chat model | not a completion model | did you mean to use v1/ | not supported in the v1/
         only supported in v1/ | only supported in the | supported by the responses api | use the responses api
-        use v1/responses | via the /v1/ | does not work with the specified model | not support & chat completion
+        use v1/responses | via the /v1/ | does not work with the specified model
+        not support & chat completion
         not support the chat | does not support chat | does not support generate | does not support completion
-        does not support embedding | not support embeddings | not an embedding model | not support the responses
+        does not support embedding | not support embeddings | not an embedding model
+        not support the responses
         not accessible via the | api version not supported | unsupported api version | configure ai gateway
+        only for api versions | support the '/v1/ | support the /v1/ | support the v1/
+        not supported by this endpoint | not supported on this endpoint | not supported for this endpoint
+        not supported in this endpoint | not supported with this endpoint | not available on this endpoint
+        not available for this endpoint | not available through this endpoint
         接口不存在 | 请求地址错误""",
     ),
     rule(
@@ -190,13 +214,18 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         says="""
         overloaded | over capacity | at capacity | capacity exceeded | capacity temporarily exceeded
         capacity constraint | out of capacity | no capacity | insufficient capacity | exceeded capacity
-        too busy | server is busy | server busy | system is busy | service is busy | high traffic | high demand
+        too busy | server is busy | server busy | system is busy | service is busy | high traffic
+        high demand
         high load | heavy load | heavy traffic | currently loading | is loading | model is starting
         model is cold | cold start | scaled to zero | scaling up | warming up | being warmed | starting up
         not ready | is not ready yet | initializing | no available worker | no healthy upstream | no instances
         no workers | queue full | queue is full | queue size | maximum pending requests
         temporarily unavailable | service unavailable | currently unavailable | service is unavailable
-        is unavailable, try again | service is sleeping | currently experiencing | degraded function
+        is unavailable, try again | not available right now | not available at the moment | not loaded yet
+        currently not available | temporarily not available | unavailable at the moment
+        unavailable right now
+        model busy | model is busy | busy, retry | not currently available | service is sleeping
+        currently experiencing | degraded function
         engine is currently | unable to serve | no available capacity | more data centers to forward
         max capacity | 负载 | 访问量过大 | 繁忙 | 拥挤 | 资源不足 | 过载""",
         never="does not exist | api key",
@@ -204,7 +233,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule(
         "model_unavailable",
         says=f"{MISSING}"
-        " | on-demand throughput isn't supported | support on-demand throughput | dedicated endpoint & not running",
+        " | on-demand throughput isn't supported | support on-demand throughput"
+        " | dedicated endpoint & not running",
     ),
     rule(
         "malformed_output",
@@ -230,7 +260,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule(
         "auth",
         says="""
-        invalid api key | invalid api-key | invalid_api_key | invalid apikey | incorrect api key | wrong api key
+        invalid api key | invalid api-key | invalid_api_key | invalid apikey | incorrect api key
+        wrong api key
         api key is invalid | api key & invalid | api key not valid | api key not found | api key expired
         api key is missing | api key is required | api key required | api key has | api key was
         key has expired | key is expired | key is disabled | key has been | invalid x-api-key | invalid key
@@ -241,15 +272,19 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         authentication required | authentication_error | authenticationerror | failed to authenticate
         could not authenticate | not authenticated | invalid auth | invalid bearer | invalid credential
         invalid token | invalid api token | invalid access token | invalid username or password
-        token is invalid | token has expired | token is expired | token expired | expired token | security token
+        token is invalid | token has expired | token is expired | token expired | expired token
+        security token
         authentication token | authentication credential | signature we calculated | request signature
         login fail | user not found | account & suspended | account & deactivated | account & disabled
         account & restricted | account & terminated | account & banned | account & not active
         organization & disabled | organization & restricted | organization & suspended | consumer & suspended
-        project & suspended | location is not supported | country, region, or territory | country or region
+        project & suspended | unsupported countries | unsupported country | not available in your country
+        country is not supported | location is not supported | country, region, or territory
+        country or region
         region is not supported | ip address & not | ip & whitelist | access terminated
         has not been used in project | api has not been | unauthenticated | incorrect api | missing scopes
-        insufficient permission | valid credentials | 令牌 | 身份验证 | 鉴权 | 密钥 | 认证失败""",
+        insufficient permission | valid credentials | authorization header
+        令牌 | 身份验证 | 鉴权 | 密钥 | 认证失败""",
         never="does not exist | unknown model",
     ),
     rule(
@@ -257,7 +292,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         says="""
         is not supported with this model | not supported for this model | not supported on this model
         not supported by this model | is not a multimodal model | does not support tool
-        does not support function | does not support thinking | does not support image | does not support vision
+        does not support function | does not support thinking | does not support image
+        does not support vision
         does not support stream | does not support parameter | does not support | doesn't support
         input is not supported | unsupported parameter | unsupported value | unrecognized request argument
         extra inputs are not permitted | is a required property | field required | is required
@@ -272,7 +308,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         says="""
         internal server error | internal error | internal_error | server had an error | server error
         unexpected error | something went wrong | upstream error | upstream request failed
-        provider returned error | bad gateway | connection error | connection refused | connection reset
+        bad gateway | connection error | connection refused | connection reset
         unexpectedly stopped | model has crashed | model crashed | out of memory | cuda | no response from
         内部错误 | 服务异常 | 系统异常 | 服务器错误""",
         weak=True,
