@@ -31,6 +31,7 @@ KINDS: list[Kind] = [
     "timeout",
     "empty_output",
 ]
+RULES = ["quarantine", "quarantine", "throttle", "breaker", "credential"]
 KINDS += ["rate_limited", "auth", "cancelled", "bad_request", "server_error", "mangled_output", "quota"]
 
 
@@ -68,7 +69,7 @@ def _of_replica(rng: random.Random, seq: int, event_id: str) -> Any:
     common: dict[str, Any] = {
         "id": event_id if rng.random() < 0.9 else None,
         "seen_seq": None if rng.random() < 0.2 else max(0, seq - rng.randrange(60) + rng.choice([0, 0, 0, 70])),
-        "trial": [Lease("quarantine", max(1, seq - rng.randrange(30)))] if rng.random() < 0.2 else None,
+        "trial": [Lease(rng.choice(RULES), max(1, seq - rng.randrange(30)))] if rng.random() < 0.2 else None,
         "queued_ms": rng.choice([None, 0, 6000, 700_000]) if rng.random() < 0.1 else 1,
     }
     roll = rng.random()
@@ -84,7 +85,8 @@ def _of_replica(rng: random.Random, seq: int, event_id: str) -> Any:
         took_ms=rng.choice([None, 0, 1200.5, 90_000]),
         limit_ms=rng.choice([None, 5000, 60_000]),
         forced=rng.random() < 0.05,
-        scope=rng.choice([None, None, None, "none", "model"]),
+        scope=rng.choice([None, None, None, "none", "model", "credential"]),
+        retry_after_s=rng.choice([None, None, None, 0, -5, 0.5, 30, 700, 10**30]),
         request_hash=rng.choice([None, None, "a", "b"]),
         **common,
     )
@@ -106,6 +108,9 @@ def _policy(rng: random.Random) -> PolicyChanged:
         "rejections": {"threshold": rng.choice([1, 2, 3]), "growth": rng.choice([1.0, 1.5]), "hold_s": 300.25},
         "shadow": {"rules": rng.choice([[], ["quarantine"]])},
         "bounds": {"idle_s": rng.choice([3600.0, 172_800.0])},
+        "single_credential": rng.choice([[], ["h1"]]),
+        "throttles": {"answers": rng.choice([2, 20]), "cap_s": rng.choice([60.0, 3600.0])},
+        "credential": {"threshold": rng.choice([1, 3])},
         "host": rng.choice([{}, {"h1": {"rejections": {"threshold": 1}}}]),
     }
     return PolicyChanged(policy=rng.choice([policy, policy, {"nonsense": 1}]))
