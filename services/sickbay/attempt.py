@@ -17,13 +17,16 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from sickbay_events import CallOutcome, Decision, Skipped, Target, Verdict, classify, judge_output
+import msgspec
+
+from sickbay_events import CallAnswered, CallOutcome, Decision, Skipped, Target, Verdict, classify, judge_output
 from sickbay_events.kinds import KINDS, Kind
-from sickbay_events.outcome import DAY_MS, DETAIL_CHARS_MAX
+from sickbay_events.outcome import DAY_MS, DETAIL_CHARS_MAX, Lease
 from sickbay_events.redact import redact
 
 from .errors import Held
 from .faults import answer_of, fault_of
+from .trials import Trial
 
 _log = logging.getLogger("sickbay.attempt")
 
@@ -44,7 +47,19 @@ class Desk(Protocol):
         """The largest log sequence known, and the overlay's own counter, when a call starts."""
         ...
 
-    def finish(self, target: Target, outcome: CallOutcome, own_seen: int) -> None:
+    async def take(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
+        """The leases of a trial that the decision says is wanted. Raises `Held`."""
+        ...
+
+    def take_here(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
+        """The same without awaiting. Raises `Held`."""
+        ...
+
+    def answered(self, target: Target, event: CallAnswered, own_seen: int, trial: Trial) -> None:
+        """The first content of a streaming trial came."""
+        ...
+
+    def finish(self, target: Target, outcome: CallOutcome, own_seen: int, trial: Trial | None) -> None:
         """Take a finished attempt."""
         ...
 
@@ -90,6 +105,7 @@ class Attempt:
         self._limit_s, self._route, self._rank = limit_s, route, rank
         self._prompt_ascii, self._client_capped = prompt_ascii, client_capped
         self._stream, self._request_hash, self._skipped = stream, request_hash, skipped
+        self._trial: Trial | None = None
         self._seen = (0, 0)
         self._began_s = self._ended_s = 0.0
         self._ttft_s: float | None = None
@@ -146,16 +162,44 @@ class Attempt:
     def first_content(self) -> None:
         """The first content of a stream arrived; only the first call counts."""
         self._stream = True
-        if self._ttft_s is None:
-            self._ttft_s = self._monotonic() - self._began_s
+        if self._ttft_s is not None:
+            return
+        self._ttft_s = self._monotonic() - self._began_s
+        if self._trial is None:
+            return
+        try:
+            # A stream proves itself here, not in ten minutes; but for degraded output it is judged at its end.
+            leases = [Lease(lease.rule, lease.began_seq) for lease in self._trial.proved if not lease.is_local]
+            if self._trial.proved:
+                event = CallAnswered(ttft_ms=_ms(self._ttft_s), seen_seq=self._seen[0], trial=leases or None)
+                self._desk.answered(self.target, event, self._seen[1], self._trial)
+        except Exception:  # noqa: BLE001 - nothing on a router's request path raises
+            _log.exception("the first content of a trial could not be recorded")
+
+    @property
+    def trial(self) -> list[Lease] | None:
+        """The leases of the cluster's holds that the call runs under, None if it is no trial."""
+        return (self._trial.leases or None) if self._trial is not None else None
 
     # Entering and leaving.
 
     def __enter__(self) -> Self:
-        """Ask the gate. Raises `Held`."""
-        decision = self.decision = self._desk.decide(self.target)
-        if not decision.allowed:
+        """Ask the gate. Raises `Held`.
+
+        Where a trial is wanted, another thread than the event loop's waits up to 0.25 s for its lease; in the loop,
+        where a plain `with` cannot wait, a target on probation is called at the caller's own risk.
+        """
+        decision = self._desk.decide(self.target)
+        trial = self._desk.take_here(self.target, decision, self._limit_s) if decision.trial else None
+        return self._begin(decision, trial)
+
+    def _begin(self, decision: Decision, trial: Trial | None) -> Self:
+        if not decision.allowed and trial is None:
+            self.decision = decision
             raise Held(self.target, decision)
+        if trial is not None and trial.is_self_given:
+            decision = msgspec.structs.replace(decision, source="local")
+        self.decision, self._trial = decision, trial
         self._seen = self._desk.seen()
         self._began_s = self._monotonic()
         return self
@@ -171,14 +215,16 @@ class Attempt:
             verdict = self._final(error, took_s)
             self.outcome = self._outcome(verdict, took_s)
             if self.decision is not None and self.decision.reason != "no_target":
-                self._desk.finish(self.target, self.outcome, self._seen[1])
+                self._desk.finish(self.target, self.outcome, self._seen[1], self._trial)
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
             _log.exception("an attempt could not be recorded")
         self._text = b""
 
     async def __aenter__(self) -> Self:
-        """Ask the gate. Raises `Held`."""
-        return self.__enter__()
+        """Ask the gate, and for a lease where a trial is wanted, which takes at most 0.25 s. Raises `Held`."""
+        decision = self._desk.decide(self.target)
+        trial = await self._desk.take(self.target, decision, self._limit_s) if decision.trial else None
+        return self._begin(decision, trial)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -259,6 +305,7 @@ class Attempt:
             limit_ms=None if self._limit_s is None else _ms(self._limit_s),
             scope=verdict.scope if verdict.scope != KINDS[kind].scope else None,
             seen_seq=self._seen[0],
+            trial=self.trial,
             route=self._route,
             rank=self._rank,
             skipped=self._skipped,

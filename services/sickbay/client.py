@@ -8,25 +8,35 @@ async with sickbay.connect("nats://...", replica="router-1") as sb:
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
+import time
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from sickbay_events import CallOutcome, Decision, Skipped, Target
+from sickbay_events import CallAnswered, CallOutcome, CallsRefused, Decision, Skipped, Target, rfc3339
+from sickbay_events.outcome import Lease
 
 from .attempt import Attempt
 from .bus.connect import NatsOptions
 from .bus.link import Link
 from .config import Settings
+from .errors import Held
 from .gate import Gate
 from .logs import CallLog, HoldLog, silence
 from .mirror import Mirror
 from .outbox import Reportable
 from .overlay import Overlay
 from .reporter import CAPACITY, CLOSE_LIMIT_S, Counts, Left, Reporter
+from .trials import ASK_S, Trial, Trials
 from .view import View
 
+_log = logging.getLogger("sickbay.client")
+
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
+MINUTE_S: Final = 60
 
 
 class Outbox(Protocol):
@@ -63,9 +73,13 @@ class Sickbay:
         overlay: Overlay,
         gate: Gate,
         reporter: Outbox,
+        trials: Trials,
         keep_detail: bool = False,
     ) -> None:
         self.link, self.mirror, self.overlay, self.gate, self.reporter = link, mirror, overlay, gate, reporter
+        self.trials = trials
+        self._minute = 0
+        self._minute_timer: asyncio.TimerHandle | None = None
         self._keep_detail = keep_detail
         self._calls = CallLog()
         holds = HoldLog(mirror.now_ms, lambda: mirror.is_loaded)
@@ -125,6 +139,11 @@ class Sickbay:
 
     async def close(self, limit_s: float = CLOSE_LIMIT_S) -> Left:
         """Hand over what was recorded within `limit_s` and close the connection; what is left. Never raises."""
+        if self._minute_timer is not None:
+            self._minute_timer.cancel()
+        if not getattr(self.reporter, "is_forked", False):
+            self._tell_refused()
+            await self.trials.close()
         left = await self.reporter.close(limit_s)
         if getattr(self.reporter, "is_forked", False):
             return left  # a child process: even to close it here would take the socket from the parent's loop
@@ -138,6 +157,8 @@ class Sickbay:
         self.overlay.start()
         self.mirror.start()
         self.reporter.start()
+        self.trials.start()
+        self._next_minute()
         if self.link is not None:
             self.link.start()
         return self
@@ -154,9 +175,53 @@ class Sickbay:
         """The largest log sequence known, and the overlay's own counter."""
         return self.mirror.seq, self.overlay.seq
 
-    def finish(self, target: Target, outcome: CallOutcome, own_seen: int) -> None:
+    async def take(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
+        """The leases of a trial. Raises `Held`."""
+        try:
+            found = await self.trials.take(target, decision, limit_s)
+        except Exception:  # noqa: BLE001 - a fault in here costs a lease, not a call
+            found = self._without(decision)
+        return self._entered(target, decision, found)
+
+    def take_here(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
+        """The same for a plain `with`: it waits where it may, which is not in the event loop. Raises `Held`."""
+        loop = self.trials.loop
+        try:
+            if loop is None or not loop.is_running() or self.trials.loop_thread == threading.get_ident():
+                found = self.trials.take_here(target, decision, limit_s)
+            else:
+                future = asyncio.run_coroutine_threadsafe(self.trials.take(target, decision, limit_s), loop)
+                try:
+                    found = future.result(2 * ASK_S)
+                except TimeoutError:  # the loop itself stands still
+                    future.cancel()
+                    found = None if decision.allowed else decision
+        except Exception:  # noqa: BLE001 - see take
+            found = self._without(decision)
+        return self._entered(target, decision, found)
+
+    def _without(self, decision: Decision) -> Decision | None:
+        _log.exception("no lease could be taken")
+        return None if decision.allowed else decision
+
+    def _entered(self, target: Target, decision: Decision, found: Trial | Decision | None) -> Trial | None:
+        if isinstance(found, Decision):
+            if decision.allowed:
+                self.gate.refuse(target, found)
+            raise Held(target, found)
+        if not decision.allowed:
+            self.gate.admit(target, decision)
+        return found
+
+    def answered(self, target: Target, event: CallAnswered, own_seen: int, trial: Trial) -> None:
+        """The first content of a streaming trial came."""
+        self.trials.answered(trial, self._record(target, event, own_seen, trial.own))
+
+    def finish(self, target: Target, outcome: CallOutcome, own_seen: int, trial: Trial | None) -> None:
         """Take a finished attempt."""
-        self._record(target, outcome, own_seen)
+        n = self._record(target, outcome, own_seen, trial.own if trial is not None else None)
+        if trial is not None:
+            self.trials.finish(trial, outcome.kind, n)
         if outcome.rank > 0 and outcome.kind == "ok":
             self._calls.failed_over(target, outcome.rank, outcome.route)
 
@@ -170,12 +235,33 @@ class Sickbay:
         """Whether the provider's error text is kept, redacted."""
         return self._keep_detail
 
-    def _record(self, target: Target, event: Reportable, own_seen: int | None) -> None:
+    def _record(
+        self, target: Target, event: Reportable, own_seen: int | None, own_trial: list[Lease] | None = None
+    ) -> int:
         known = self.gate.target_of(target) if isinstance(target, Target) else target
         with self.overlay.lock:
             n = self.reporter.record(known, event)
             if n:
-                self.overlay.record(known, event, seen=own_seen, n=n)
+                self.overlay.record(known, event, seen=own_seen, trial=own_trial or None, n=n)
+        return n
+
+    # Calls that holds kept away.
+
+    def _next_minute(self) -> None:
+        now_s = time.time()
+        self._minute = int(now_s) // MINUTE_S
+        wait_s = (self._minute + 1) * MINUTE_S - now_s
+        self._minute_timer = asyncio.get_running_loop().call_later(wait_s, self._minute_over)
+
+    def _minute_over(self) -> None:
+        self._tell_refused()
+        self._next_minute()
+
+    def _tell_refused(self) -> None:
+        """Report what holds kept away in this minute: one event a target and rule. Statistics: no overlay."""
+        minute = rfc3339((self._minute or int(time.time()) // MINUTE_S) * MINUTE_S * 1000)
+        for target, rule, count in self.gate.take_refused():
+            self.reporter.record(target, CallsRefused(count=count, rule=rule, minute=minute))
 
 
 def connect(
@@ -211,10 +297,22 @@ def connect(
     mirror = Mirror(link)
     overlay = Overlay(now_ms=mirror.now_ms, cluster=mirror.entries, replica=name)
     gate = Gate(mirror, overlay, replica=name, machine=settings.machine_name)
-    reporter = Reporter(link, replica=name, capacity=capacity, on_ack=overlay.acknowledged)
+    trials = Trials(link=link, view=mirror, gate=gate, replica=name)
+
+    def acknowledged(target: Target, event: Reportable, n: int, log_seq: int) -> None:
+        overlay.acknowledged(target, event, n, log_seq)
+        trials.acked(n, log_seq)
+
+    reporter = Reporter(link, replica=name, capacity=capacity, on_ack=acknowledged)
     return Sickbay(
-        link=link, mirror=mirror, overlay=overlay, gate=gate, reporter=reporter, keep_detail=keep_detail
-    )  # fmt: skip
+        link=link,
+        mirror=mirror,
+        overlay=overlay,
+        gate=gate,
+        reporter=reporter,
+        trials=trials,
+        keep_detail=keep_detail,
+    )
 
 
 def _saved_url(settings: Settings) -> str | None:

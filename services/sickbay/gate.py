@@ -5,21 +5,30 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from sickbay_events import Decision, GateEntry, NameRefused, Target, TokenRefused
 from sickbay_events.names import at_machine
 from sickbay_projections import decide_entries
+from sickbay_projections.decide import wants_early
+from sickbay_projections.ramp import in_from_ms
 
 from .overlay import Overlay
+from .refused import SAY_EVERY_S, Refused, Tally
 from .view import STALE_S, View
 
 _log = logging.getLogger("sickbay.gate")
 
 KNOWN_MAX: Final = 131_072
 """Targets whose scope keys are kept; when there are more, all are learnt anew."""
+KEPT_MS: Final = 60_000
+"""An answer is weighed anew after so long, whatever happens."""
+LOCAL_EARLY_AFTER_MS: Final = 1_000
+"""A hold of one's own that the cluster does not know is tried early only when the cluster has had time to know."""
 
 
 class _Known(NamedTuple):
@@ -30,7 +39,39 @@ class _Known(NamedTuple):
     canonical: Target | None
 
 
-Denied = Callable[[Target, Decision], None]
+class Answer:
+    """A decision as it stands for a while: until something of the target changes, or a moment at which time alone
+    changes it. All that a denial costs then is a comparison and the `Decision` itself."""
+
+    __slots__ = ("decision", "end_ms", "from_ms", "is_local", "is_shadowed", "tally", "until_ms")
+
+    def __init__(self, decision: Decision, from_ms: int, until_ms: int) -> None:
+        self.decision = decision
+        self.from_ms, self.until_ms = from_ms, until_ms
+        self.end_ms = from_ms + round(decision.retry_in_s * 1000)
+        self.is_local = decision.source == "local"
+        self.is_shadowed = False
+        self.tally: Tally | None = None
+
+
+class Wanted(NamedTuple):
+    """One lease that a trial needs."""
+
+    scope: str
+    """Scope key."""
+    rule: str
+    began_seq: int
+    end_ms: int
+    """End of the hold, log time."""
+    early: bool
+    """Wanted before that end: without it the call may not be made."""
+    every_ms: int
+    """The hold wants an early trial this often; 0: one."""
+    is_local: bool
+    """A hold of this replica's own overlay, whose name says nothing to others."""
+
+
+Denied = Callable[[Target, Decision, int], None]
 
 
 class Gate:
@@ -54,7 +95,8 @@ class Gate:
         self._view, self._overlay = view, overlay
         self._replica, self._machine = replica, machine
         self.on_denied: Denied | None = None
-        """Told of each denial."""
+        """Told of denials: at once, then once a minute for a target and rule, with how many there were."""
+        self.refused = Refused()
         self._monotonic = monotonic
         self._entries = view.entries
         self._marked = overlay.marked
@@ -64,28 +106,42 @@ class Gate:
         # between a change and the taking out.
         self._free: set[Target] = set()
         self._generation = 0
-        view.listen(changed=lambda key, _old, _new: self._touch(key))
-        overlay.on_marked = self._touch
+        self._answers: dict[Target, Answer] = {}
+        self._replicas = 0
+        view.listen(changed=lambda key, _old, _new: self._touch(key), passed=self._passed)
+        overlay.on_changed = self._touch
 
     def decide(self, target: Target) -> Decision:
         """Decide by SPEC 5.1. No I/O, never raises; a fault in here lets the call pass, logged and counted."""
         try:
-            if target in self._free or self._is_free(target):
-                view = self._view
-                age_s = self._monotonic() - view.fresh_at_s
-                return Decision(
-                    allowed=True,
-                    reason="ok",
-                    seq=view.seq,
-                    age_s=age_s,
-                    source="cluster" if view.is_heard and age_s <= STALE_S else "stale",
-                )
+            if target in self._free:
+                return self._pass()
+            answer = self._answers.get(target)
+            if answer is not None:
+                now_s = self._monotonic()
+                clock = self._view.clock
+                now_ms = int(clock.offset_ms + now_s * 1000) if clock.heard else self._view.now_ms()
+                if answer.from_ms <= now_ms < answer.until_ms:
+                    return self._repeat(answer, now_s, now_ms)
+            if self._is_free(target):
+                return self._pass()
             return self._weigh(target)
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
             self.counts["failed"] += 1
             if self.counts["failed"] in (1, 10, 100) or self.counts["failed"] % 1000 == 0:
                 _log.exception("a decision failed (%d so far); the call is let pass", self.counts["failed"])
             return self._answer("ok")
+
+    def _pass(self) -> Decision:
+        view = self._view
+        age_s = self._monotonic() - view.fresh_at_s
+        return Decision(
+            allowed=True,
+            reason="ok",
+            seq=view.seq,
+            age_s=age_s,
+            source="cluster" if view.is_heard and age_s <= STALE_S else "stale",
+        )
 
     def target_of(self, target: Target) -> Target:
         """The target as the log knows it: a loopback provider gets this machine's name."""
@@ -102,13 +158,25 @@ class Gate:
     def _touch(self, key: str) -> None:
         """Something of this scope changed: its targets are looked at anew."""
         self._generation += 1
-        if not self._free:
+        if not self._free and not self._answers:
             return
         if key.count(".") < 2:
             self._free.clear()
+            self._answers.clear()
         else:
             with suppress(TokenRefused):  # an entry under a key that no target has concerns nobody
-                self._free.discard(Target.of_key(key))
+                target = Target.of_key(key)
+                self._free.discard(target)
+                self._answers.pop(target, None)
+
+    def _passed(self, _seq: int) -> None:
+        """A checkpoint came: whether there is a ramp depends on how many replicas it counts."""
+        checkpoint = self._view.checkpoint
+        replicas = checkpoint.replicas if checkpoint is not None else 0
+        if replicas != self._replicas:
+            self._replicas = replicas
+            self._generation += 1
+            self._answers.clear()
 
     def _is_free(self, target: Target) -> bool:
         """Whether nothing is known of any of the target's scopes; remembers it if so."""
@@ -141,38 +209,150 @@ class Gate:
         if len(self._keys) >= KNOWN_MAX:
             self._keys.clear()
             self._free.clear()
+            self._answers.clear()
         # Only a target that its key leads back to can be taken out of the free ones by that key.
         canonical = named if named == target and Target.of_key(keys[2]) == target else None
         known = self._keys[target] = _Known(keys, canonical)
         return known
 
     def _weigh(self, target: Target) -> Decision:
+        generation = self._generation
         known = self._keys.get(target)
         if known is None:
             return self._answer("no_target")
-        keys = known.keys
+        cluster, own, now_ms = self._entries_of(known)
+        decision = self._decide(cluster, own, now_ms)
+        until_ms = min(self._moments(known, cluster, own, now_ms), default=now_ms + KEPT_MS)
+        answer = Answer(decision, now_ms, min(until_ms, now_ms + KEPT_MS))
+        answer.is_shadowed = any(
+            not hold.enforced and now_ms < hold.end_ms for entry in (*cluster, *own) if entry for hold in entry.holds
+        )
+        if not decision.allowed:
+            answer.tally = self.refused.tally(self.target_of(target), decision.rule or "")
+        if known.canonical is not None:
+            self._answers[known.canonical] = answer
+            if generation != self._generation:
+                self._answers.pop(known.canonical, None)
+        return self._repeat(answer, self._monotonic(), now_ms)
+
+    def _entries_of(self, known: _Known) -> tuple[list[GateEntry | None], list[GateEntry | None], int]:
+        """What stands for host, credential and model: the cluster's entries, this replica's own, and at what time."""
         if self._overlay.is_pending:
             self._overlay.fold()
         now_ms = self._view.now_ms()
-        cluster = [_alive(self._entries.get(key), now_ms) for key in keys]
-        own = [self._overlay.entry(key, now_ms) if key in self._marked else None for key in keys]
-        seq, age_s, source = self._view.seq, self._view.age_s(), self._source()
-        replicas = self._view.checkpoint.replicas if self._view.checkpoint is not None else 0
-        decision = decide_entries(
-            cluster, now_ms, self._replica, replicas=replicas, seq=seq, age_s=age_s, source=source
-        )
+        cluster = [_alive(self._entries.get(key), now_ms) for key in known.keys]
+        own = [self._overlay.entry(key, now_ms) if key in self._marked else None for key in known.keys]
+        return cluster, own, now_ms
+
+    def _decide(self, cluster: list[GateEntry | None], own: list[GateEntry | None], now_ms: int) -> Decision:
+        checkpoint = self._view.checkpoint
+        replicas = checkpoint.replicas if checkpoint is not None else 0
+        decision = decide_entries(cluster, now_ms, self._replica, replicas=replicas)
         if any(own) and decision.reason != "allowed_by_operator":
-            local = decide_entries(own, now_ms, self._replica, seq=seq, age_s=age_s, source="local")
-            decision = _stricter(decision, local)
-        if any(
-            not hold.enforced and now_ms < hold.end_ms for entry in (*cluster, *own) if entry for hold in entry.holds
-        ):
-            self.counts["shadow"] += 1
-        if not decision.allowed:
-            self.counts["denied"] += 1
-            if self.on_denied is not None:
-                self.on_denied(target, decision)
+            decision = _stricter(decision, decide_entries(own, now_ms, self._replica, source="local"))
         return decision
+
+    def _moments(
+        self, known: _Known, cluster: list[GateEntry | None], own: list[GateEntry | None], now_ms: int
+    ) -> Iterator[int]:
+        """The moments after `now_ms` at which time alone may change the decision."""
+        for entry in (*cluster, *own):
+            if entry is None:
+                continue
+            moments = [entry.expires_ms, *self._of_ramp(entry), entry.allow.end_ms if entry.allow is not None else 0]
+            for hold in entry.holds:
+                moments += (hold.end_ms, hold.over_ms, hold.trial_from_ms)
+            yield from [moment for moment in moments if moment > now_ms]
+        for key in known.keys:
+            yield from [moment for moment in self._overlay.cuts_ms(key) if moment > now_ms]
+
+    def _of_ramp(self, entry: GateEntry) -> tuple[int, ...]:
+        ramp = entry.ramp
+        return () if ramp is None else (ramp.from_ms, in_from_ms(ramp, self._replica), ramp.end_ms)
+
+    def _repeat(self, answer: Answer, now_s: float, now_ms: int) -> Decision:
+        """The answer as of now, counted."""
+        view, said, tally = self._view, answer.decision, answer.tally
+        age_s = now_s - view.fresh_at_s
+        if answer.is_shadowed:
+            self.counts["shadow"] += 1
+        decision = Decision(
+            allowed=said.allowed,
+            reason=said.reason,
+            scope=said.scope,
+            rule=said.rule,
+            retry_in_s=0.0 if tally is None else (answer.end_ms - now_ms) / 1000,
+            trial=said.trial,
+            began_seq=said.began_seq,
+            seq=view.seq,
+            age_s=age_s,
+            source="local" if answer.is_local else "cluster" if view.is_heard and age_s <= STALE_S else "stale",
+        )
+        if tally is not None:
+            self.counts["denied"] += 1
+            tally.count += 1
+            if now_s >= tally.say_at_s:
+                self._say(tally, decision, now_s)
+        return decision
+
+    def refuse(self, target: Target, decision: Decision) -> None:
+        """Count a call that was kept away though `decide` allowed it: its trial is another one's."""
+        self.counts["denied"] += 1
+        tally = self.refused.tally(self.target_of(target), decision.rule or "")
+        tally.count += 1
+        if (now_s := self._monotonic()) >= tally.say_at_s:
+            self._say(tally, decision, now_s)
+
+    def admit(self, target: Target, decision: Decision) -> None:
+        """Take a denial back: the call is made all the same, as an early trial."""
+        self.counts["denied"] -= 1
+        self.refused.tally(self.target_of(target), decision.rule or "").count -= 1
+
+    def _say(self, tally: Tally, decision: Decision, now_s: float) -> None:
+        count, tally.said = tally.count - tally.said, tally.count
+        tally.say_at_s = now_s + SAY_EVERY_S
+        if self.on_denied is not None:
+            self.on_denied(tally.target, decision, count)
+
+    def take_refused(self) -> list[tuple[Target, str, int]]:
+        """Calls kept away since the last take: (target, rule, count)."""
+        taken = self.refused.take()
+        if self.refused.drop_idle():
+            self._generation += 1
+            self._answers.clear()
+        return taken
+
+    def wanted(self, target: Target) -> list[Wanted]:
+        """The leases that a trial of this target needs now, widest scope first; empty if there is none to be had."""
+        known = self._keys.get(target) or self._learn(target)
+        if known is None:
+            return []
+        cluster, own, now_ms = self._entries_of(known)
+        # The overlay knows of a hold some milliseconds before the cluster does; the cluster's is the one to try for.
+        is_stale = self._view.is_stale
+        names = {(at, hold.rule) for at, entry in enumerate(cluster) if entry is not None for hold in entry.holds}
+        found: list[Wanted] = []
+        for entries, is_local in ((cluster, False), (own, True)):
+            cleared_seq = 0
+            for at, entry in enumerate(entries):
+                for hold in entry.holds if entry is not None else ():
+                    if hold.began_seq < cleared_seq or not hold.enforced:
+                        continue
+                    early = now_ms < hold.end_ms
+                    if early and not wants_early(hold, now_ms):
+                        return []
+                    if not early and not (hold.proof and now_ms < hold.over_ms):
+                        continue
+                    is_young = now_ms < hold.began_ms + LOCAL_EARLY_AFTER_MS
+                    if early and is_local and not is_stale and is_young and (at, hold.rule) not in names:
+                        return []
+                    found.append(
+                        Wanted(
+                            known.keys[at], hold.rule, hold.began_seq, hold.end_ms, early, hold.trial_every_ms, is_local
+                        )
+                    )
+                cleared_seq = max(cleared_seq, (entry.cleared_seq or 0) if entry is not None else 0)
+        return sorted(found, key=lambda lease: (lease.scope.count("."), lease.is_local))
 
 
 def _alive(entry: GateEntry | None, now_ms: int) -> GateEntry | None:
@@ -180,7 +360,11 @@ def _alive(entry: GateEntry | None, now_ms: int) -> GateEntry | None:
 
 
 def _stricter(cluster: Decision, local: Decision) -> Decision:
-    """Denied until the last end of both; on probation in either, a trial is wanted (SPEC 5.1)."""
+    """Denied until the last end of both; on probation in either, a trial is wanted; before the end one may be tried
+    for if both want it (SPEC 5.1)."""
     if not local.allowed:
-        return local if cluster.allowed or local.retry_in_s > cluster.retry_in_s else cluster
+        if cluster.allowed:
+            return local
+        longer = local if local.retry_in_s > cluster.retry_in_s else cluster
+        return longer if local.trial == cluster.trial else replace(longer, trial=False)
     return local if cluster.allowed and local.trial and not cluster.trial else cluster

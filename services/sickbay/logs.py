@@ -111,9 +111,9 @@ class CallLog:
         self._monotonic = monotonic
         self._said: dict[tuple[str, str, str, str], tuple[float, int]] = {}
 
-    def skipped(self, target: Target, decision: Decision) -> None:
-        """A call was kept from a held target."""
-        count = self._due("skipped", target, decision.reason)
+    def skipped(self, target: Target, decision: Decision, count: int = 1) -> None:
+        """So many calls were kept from a held target since this was last said."""
+        count = self._due("skipped", target, decision.reason, count)
         if count:
             _log.info(
                 "skipped %s / %s: %s, %.1f s left (%d since the last line)",
@@ -156,15 +156,15 @@ class CallLog:
                 },
             )
 
-    def _due(self, what: str, target: Target, why: str) -> int:
+    def _due(self, what: str, target: Target, why: str, count: int = 1) -> int:
         """How many such calls a line would stand for, or 0 while it is too soon for one."""
         key = (what, target.provider, target.model, why)
         now_s = self._monotonic()
         said_s, quiet = self._said.get(key, (now_s - SAY_EVERY_S, 0))
         if now_s - said_s < SAY_EVERY_S:
-            self._said[key] = (said_s, quiet + 1)
+            self._said[key] = (said_s, quiet + count)
             return 0
         if len(self._said) >= SAID_MAX:
             self._said.clear()
         self._said[key] = (now_s, 0)
-        return quiet + 1
+        return quiet + count

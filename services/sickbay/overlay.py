@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from sickbay_events import CallAnswered, CallOutcome, Event, GateEntry, Override, Policy, PolicyChanged, Scope, Target
+from sickbay_events.outcome import Lease
 from sickbay_events.view import HoldView
 from sickbay_projections import Fleet, Recorded
 
@@ -60,8 +61,8 @@ class Overlay:
     def __init__(self, *, now_ms: Callable[[], int], cluster: Mapping[str, GateEntry], replica: str = "") -> None:
         self.marked: set[str] = set()
         """Scope keys of which a decision has to ask: those with an entry or with outcomes not folded yet."""
-        self.on_marked: Callable[[str], None] = _nobody
-        """Told of each scope key that is marked from now on."""
+        self.on_changed: Callable[[str], None] = _nobody
+        """Told of each scope key of which something else may be said from now on."""
         self.seq = 0
         """This replica's own counter; its value when a call starts is the call's local `seen_seq`."""
         self.counts: Counter[str] = Counter()
@@ -86,14 +87,24 @@ class Overlay:
         """Fold by the ticks of the running event loop from now on."""
         self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
 
-    def record(self, target: Target, event: Event, *, seen: int | None = None, n: int = 0) -> None:
-        """Queue one own outcome. `seen` is `seq` when the call started; `n` the reporter's number of it."""
+    def record(
+        self,
+        target: Target,
+        event: Event,
+        *,
+        seen: int | None = None,
+        trial: list[Lease] | None = None,
+        n: int = 0,
+    ) -> None:
+        """Queue one own outcome. `seen` is `seq` when the call started, `trial` names the holds of this overlay whose
+        trial it was (the event's own names are the cluster's), `n` is the reporter's number of it."""
         if isinstance(event, CallOutcome | CallAnswered):
-            event = msgspec.structs.replace(event, seen_seq=seen, id=None)
+            event = msgspec.structs.replace(event, seen_seq=seen, trial=trial, id=None)
         with self.lock:
             self.seq += 1
             self._pending.append((self.seq, self._now_ms(), target, event))
-            self._mark_key(target.key)
+            self.marked.add(target.key)
+            self.on_changed(target.key)
             if n:
                 self._unacknowledged[n] = self.seq
                 if len(self._unacknowledged) > UNACKNOWLEDGED_MAX:
@@ -114,11 +125,6 @@ class Overlay:
                 self._loop.call_soon_threadsafe(self.fold)
         except RuntimeError:
             self._loop = None  # closed: from now on decisions fold what is pending
-
-    def _mark_key(self, key: str) -> None:
-        if key not in self.marked:
-            self.marked.add(key)
-            self.on_marked(key)
 
     @property
     def is_pending(self) -> bool:
@@ -142,9 +148,12 @@ class Overlay:
                 if isinstance(event, CallAnswered) or (isinstance(event, CallOutcome) and event.kind == "ok"):
                     for key in target.keys:
                         self._levels.pop(key, None)
-            touched.update(self._fleet.take_changed())
+            changed = self._fleet.take_changed()
+            touched.update(changed)
             for key in touched:
                 self._sync(key)
+            for key in changed:
+                self.on_changed(key)
 
     def entry(self, key: str, now_ms: int) -> GateEntry | None:
         """This replica's own entry of a scope, without what has ended; None if there is nothing."""
@@ -161,6 +170,11 @@ class Overlay:
                     self._cut(mark)
                     return self.entry(key, now_ms)
             return entry
+
+    def cuts_ms(self, key: str) -> list[int]:
+        """When local holds of a scope end for want of the cluster's word, log time."""
+        with self.lock:
+            return [mark.cut_ms for mark in self._marks.get(key, {}).values() if mark.cut_ms is not None]
 
     def set_policy(self, policy: Policy, _seq: int = 0) -> None:
         """Take up another policy; what was folded stands."""
@@ -216,6 +230,7 @@ class Overlay:
             level = self._levels.get(mark.key, {}).get(mark.rule, 0)
             limits = self._policy.overlay
             mark.cut_ms = now_ms + int(1000 * min(limits.cap_s, limits.extra_s * 2**level))
+            self.on_changed(mark.key)
 
     def _released_after(self, mark: Mark, log_seq: int) -> bool:
         own = self._cluster.get(mark.key)
@@ -254,6 +269,7 @@ class Overlay:
             _log.exception("the overlay could not take an act")
         for key in self._fleet.take_changed():
             self._sync(key)
+            self.on_changed(key)
 
     # Marks.
 
@@ -264,7 +280,7 @@ class Overlay:
         if entry is None:
             self.marked.discard(key)
         else:
-            self._mark_key(key)
+            self.marked.add(key)
         for rule, hold in holds.items():
             mark = self._mark(key, rule)
             if mark is None or mark.began_seq != hold.began_seq:

@@ -6,6 +6,7 @@ queue group, and what is wrong with a request comes back as a service error with
     sickbay.v1.status      {"provider"?, "model"?, "all"?, "limit"?, "after"?}   what is held, or all targets by pages
     sickbay.v1.decide      {"provider", "model", "replica"?}          a decision with the target's whole counters
     sickbay.v1.explain     {"provider", "model"?}                     the documents of a scope and of those around it
+    sickbay.v1.trial       {"replica", "provider", "model", "leases", "token", "limit_ms"?, "action"?}   a trial's lease
     sickbay.operate.v1.hold|allow|clear  {"provider", "model"?, "reason", "actor", "for_s"? or "until"?}
 
 Answers carry times left (`_s`), and the log sequence they rest on.
@@ -13,6 +14,7 @@ Answers carry times left (`_s`), and the log sequence they rest on.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import warnings
 from collections.abc import Awaitable, Callable, Iterable
@@ -32,6 +34,8 @@ from sickbay_events import NameRefused, Scope, Target, rfc3339
 from sickbay_projections import Fleet
 
 from .bus.connect import BusError
+from .lease_wire import TrialAsk
+from .leases import LeaseRefused, Leases
 from .operate import ActRefused, publish_override, scope_of
 from .projector.health import ProjectorHealth
 
@@ -170,7 +174,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     """One row of the table of endpoints."""
 
     subject: str
-    ask: type[Ask]
+    ask: type[Ask] | type[TrialAsk]
     example: str
     says: str
 
@@ -181,6 +185,10 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 _TARGET_EXAMPLE: Final = '"provider":"openrouter.ai","model":"z-ai/glm-5.3"'
+_TRIAL_EXAMPLE: Final = (
+    f'{{"replica":"router-1",{_TARGET_EXAMPLE},"token":"4f1c","limit_ms":60000,'
+    '"leases":[{"scope":"openrouter=2Eai.=.z-ai/glm-5=2E3","rule":"breaker","began_seq":4711}]}'
+)
 _ACT_EXAMPLE: Final = f'{{{_TARGET_EXAMPLE},"reason":"maintenance","actor":"ana"'
 ENDPOINTS: Final = (
     Endpoint("sickbay.v1.status", StatusAsk, "{}", "What is held now and for how long; with all, every target."),
@@ -188,12 +196,13 @@ ENDPOINTS: Final = (
     Endpoint(
         "sickbay.v1.explain", ExplainAsk, f"{{{_TARGET_EXAMPLE}}}", "All that is known of a scope and its parents."
     ),
+    Endpoint("sickbay.v1.trial", TrialAsk, _TRIAL_EXAMPLE, "Take, renew or give back the leases of a trial."),
     Endpoint("sickbay.operate.v1.hold", OperateAsk, f'{_ACT_EXAMPLE},"for_s":1800}}', "Keep every replica from it."),
     Endpoint("sickbay.operate.v1.allow", OperateAsk, f'{_ACT_EXAMPLE},"for_s":600}}', "Let calls pass in any case."),
     Endpoint("sickbay.operate.v1.clear", OperateAsk, f"{_ACT_EXAMPLE}}}", "End its holds, forget its counts."),
 )
 
-_QUESTIONS: Final[dict[type[Ask], Callable[[Folds, Any], dict[str, Any]]]] = {
+_QUESTIONS: Final[dict[type, Callable[[Folds, Any], dict[str, Any]]]] = {
     StatusAsk: status,
     DecideAsk: decide,
     ExplainAsk: explain,
@@ -205,7 +214,9 @@ class Rpc:
 
     def __init__(self, client: Client, folds: Folds, *, instance: str) -> None:
         self._client, self._folds, self._instance = client, folds, instance
+        self._leases = Leases(client, fleet=lambda: folds.fleet, now_ms=folds.now_ms)
         self._service: Service | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Take requests from now on. Raises `nats.errors.Error` when the connection is gone."""
@@ -230,6 +241,8 @@ class Rpc:
     async def stop(self) -> None:
         """Take no more requests. Never raises."""
         service, self._service = self._service, None
+        for task in self._tasks:
+            task.cancel()
         if service is None:
             return
         try:
@@ -243,10 +256,19 @@ class Rpc:
         async def handle(request: Request) -> None:
             if not request._msg.reply:
                 return  # published, not requested: there is nobody to answer
+            if row.ask is TrialAsk:
+                # nats-py hands an endpoint one request at a time; whoever wants a trial cannot wait for those before.
+                task = asyncio.create_task(reply(request), name="sickbay-trial")
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            else:
+                await reply(request)
+
+        async def reply(request: Request) -> None:
             try:
                 ask = decoder.decode(request.data or b"{}")
                 answer = await self._answer(row, ask)
-            except (msgspec.DecodeError, UnicodeDecodeError, NameRefused, ActRefused) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, NameRefused, ActRefused, LeaseRefused) as error:
                 await _refuse(request, BAD_REQUEST, f"{error}; an example is {row.example}")
             except BusError as error:
                 await _refuse(request, NOT_STORED, str(error))
@@ -255,10 +277,13 @@ class Rpc:
 
         return handle
 
-    async def _answer(self, row: Endpoint, ask: Ask) -> dict[str, Any]:
+    async def _answer(self, row: Endpoint, ask: Ask | TrialAsk) -> dict[str, Any]:
         question = _QUESTIONS.get(row.ask)
         if question is not None:
             return question(self._folds, ask)
+        if isinstance(ask, TrialAsk):
+            granted: dict[str, Any] = msgspec.to_builtins(await self._leases.answer(ask))
+            return granted
         assert isinstance(ask, OperateAsk)
         scope = scope_of(ask.provider, ask.model)
         ack = await publish_override(
@@ -274,5 +299,5 @@ async def _refuse(request: Request, code: str, why: str) -> None:
     await request.respond_error(code, line, msgspec.json.encode({"error": {"code": code, "why": why}}))
 
 
-def _schema(ask: type[Ask]) -> str:
+def _schema(ask: type) -> str:
     return msgspec.json.encode(msgspec.json.schema(ask)).decode()

@@ -21,6 +21,7 @@ from .gate import Gate
 from .outbox import NotReportable, Reportable, fit
 from .overlay import Overlay
 from .reporter import CLOSE_LIMIT_S, Counts, Left
+from .trials import Trials
 from .view import View
 
 __all__ = ["Standalone", "standalone"]
@@ -80,7 +81,10 @@ class Standalone(Sickbay):
         overlay = Overlay(now_ms=mirror.now_ms, cluster=mirror.entries, replica=replica)
         overlay.set_policy(mirror.policy)
         gate = Gate(mirror, overlay, replica=replica, machine=machine, monotonic=lambda: self._now_s)
-        super().__init__(link=None, mirror=mirror, overlay=overlay, gate=gate, reporter=self._recorder)
+        trials = Trials(link=None, view=mirror, gate=gate, replica=replica, monotonic=lambda: self._now_s)
+        super().__init__(
+            link=None, mirror=mirror, overlay=overlay, gate=gate, reporter=self._recorder, trials=trials
+        )  # fmt: skip
 
     @property
     def recorded(self) -> list[tuple[Target, Reportable]]:

@@ -1,0 +1,65 @@
+"""How many calls holds kept away, per target and rule: told to the log by the minute (SPEC 2, CallsRefused)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sickbay_events import Target
+
+SAY_EVERY_S: Final = 60.0
+"""A router's log says at most so often that calls to one target are skipped."""
+TALLIES_MAX: Final = 10_000
+"""Beyond so many targets and rules at once, what is kept away is counted for all of them together."""
+OTHER: Final = "other"
+
+
+class Tally:
+    """Calls kept from one target by one rule. Counting is a plain addition: threads that count at the same moment
+    may lose one, which statistics can bear and a request path cannot wait for."""
+
+    __slots__ = ("count", "rule", "said", "say_at_s", "target", "told")
+
+    def __init__(self, target: Target, rule: str) -> None:
+        self.target, self.rule = target, rule
+        self.count = self.told = self.said = 0
+        self.say_at_s = float("-inf")
+
+
+class Refused:
+    """All tallies of one gate."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[tuple[Target, str], Tally] = {}
+        self._other = Tally(Target("", ""), OTHER)
+
+    def tally(self, target: Target, rule: str) -> Tally:
+        """The tally of a target and rule, made where there is none."""
+        found = self._tallies.get((target, rule))
+        if found is None:
+            if len(self._tallies) >= TALLIES_MAX:
+                return self._other
+            found = self._tallies.setdefault((target, rule), Tally(target, rule))
+        return found
+
+    @property
+    def uncounted(self) -> int:
+        """Calls kept from targets that have no tally of their own."""
+        return self._other.count
+
+    def take(self) -> list[tuple[Target, str, int]]:
+        """What was counted since the last take: (target, rule, count)."""
+        taken: list[tuple[Target, str, int]] = []
+        for tally in list(self._tallies.values()):
+            count = tally.count
+            if count > tally.told:
+                taken.append((tally.target, tally.rule, count - tally.told))
+                tally.told = count
+        return taken
+
+    def drop_idle(self) -> bool:
+        """Forget all tallies where there are so many that new ones would find no room; whether that was done. To be
+        called after `take`, and nobody may keep a tally over it."""
+        if len(self._tallies) < TALLIES_MAX // 2:
+            return False
+        self._tallies.clear()
+        return True
