@@ -174,6 +174,33 @@ async def test_services_and_gates_take_up_a_policy_without_restart(
         assert "--expect 1" in toml.stdout and Policy.from_toml(toml.stdout) == Policy.from_toml(FILE)
 
 
+async def test_the_service_sets_a_policy_as_the_command_does(
+    nats_server: NatsServer, nats_client: Client, serve: Callable[..., Serve]
+) -> None:
+    """By request and reply: shown with the sequence to expect, set, and refused with a code, a reason and both
+    sequences in the body."""
+    serve("--nats", nats_server.url).ready()
+
+    async def ask(**question: Any) -> tuple[str, dict[str, Any]]:
+        reply = await nats_client.request("sickbay.operate.v1.policy", json.dumps(question).encode(), timeout=5)
+        return (reply.headers or {}).get("Nats-Service-Error-Code", ""), json.loads(reply.data)
+
+    code, standing = await ask()
+    assert (code, standing["seq"], standing["policy"]["rejections"]["threshold"]) == ("", 0, 2)
+    act = {"policy": with_threshold(5), "reason": "load", "actor": "ana"}
+    code, done = await ask(**act, expect=0)
+    assert (code, done["changed"]) == ("", {"rejections.threshold": {"old": 2, "new": 5}})
+    code, refused = await ask(**act, expect=0)
+    assert (code, refused["error"]["expected"], refused["error"]["found"]) == ("409", 0, done["ack"]["seq"])
+    code, refused = await ask(**{**act, "policy": {"rejections": {"threshold": 0}}}, expect=1)
+    assert code == "400" and "rejections.threshold: 0" in refused["error"]["why"], refused
+
+    async def in_force() -> bool:
+        return bool((await ask())[1]["in_force_seq"])
+
+    await until(in_force, "the services have folded it")
+
+
 def test_explain_tells_of_overrides_and_of_what_is_no_section() -> None:
     """A key within an override is explained as the key it is; the three tables beside the sections are too."""
     done = sickbay("policy", "explain", 'host."openrouter.ai".breaker.hold_s', "--json")

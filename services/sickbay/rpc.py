@@ -8,6 +8,7 @@ queue group, and what is wrong with a request comes back as a service error with
     sickbay.v1.explain     {"provider", "model"?}                     the documents of a scope and of those around it
     sickbay.v1.trial       {"replica", "provider", "model", "leases", "token", "limit_ms"?, "action"?}   a trial's lease
     sickbay.operate.v1.hold|allow|clear  {"provider", "model"?, "reason", "actor", "for_s"? or "until"?}
+    sickbay.operate.v1.policy            {} shows it; {"policy", "expect", "reason", "actor"} sets it
 
 Answers carry times left (`_s`), and the log sequence they rest on.
 """
@@ -30,13 +31,14 @@ from nats.micro import add_service
 from nats.micro.request import Request
 from nats.micro.service import Service
 
-from sickbay_events import NameRefused, Scope, Target, rfc3339
+from sickbay_events import NameRefused, PolicyRefused, Scope, Target, rfc3339
 from sickbay_projections import Fleet
 
 from .bus.connect import BusError
 from .lease_wire import TrialAsk
 from .leases import LeaseRefused, Leases
 from .operate import ActRefused, publish_override, scope_of
+from .policies import PolicyMoved, set_policy, standing_policy
 from .projector.health import ProjectorHealth
 
 _log = logging.getLogger("sickbay.rpc")
@@ -47,6 +49,7 @@ LIMIT_MAX: Final = 1_000
 REPLY_BYTES_MAX: Final = 900_000
 """NATS refuses messages over 1 MB by default; a longer answer goes on at `next`."""
 BAD_REQUEST: Final = "400"
+MOVED: Final = "409"
 NOT_STORED: Final = "503"
 
 Name: TypeAlias = Annotated[str, Meta(max_length=1_024)]
@@ -91,6 +94,15 @@ class OperateAsk(Ask, kw_only=True):
     model: Name | None = None
     until: str | None = None
     for_s: float | None = None
+
+
+class PolicyAsk(Ask, kw_only=True):
+    """Set the policy in the place of the one with the sequence `expect`; without `policy` the one that stands."""
+
+    policy: dict[str, Any] | None = None
+    expect: int | None = None
+    reason: str = ""
+    actor: str = ""
 
 
 class Folds(Protocol):
@@ -190,6 +202,7 @@ _TRIAL_EXAMPLE: Final = (
     '"leases":[{"scope":"openrouter=2Eai.=.z-ai/glm-5=2E3","rule":"breaker","began_seq":4711}]}'
 )
 _ACT_EXAMPLE: Final = f'{{{_TARGET_EXAMPLE},"reason":"maintenance","actor":"ana"'
+_POLICY_EXAMPLE: Final = '{"policy":{"rejections":{"threshold":3}},"expect":4,"reason":"load tests","actor":"ana"}'
 ENDPOINTS: Final = (
     Endpoint("sickbay.v1.status", StatusAsk, "{}", "What is held now and for how long; with all, every target."),
     Endpoint("sickbay.v1.decide", DecideAsk, f"{{{_TARGET_EXAMPLE}}}", "May this target be called, and its counters."),
@@ -200,6 +213,7 @@ ENDPOINTS: Final = (
     Endpoint("sickbay.operate.v1.hold", OperateAsk, f'{_ACT_EXAMPLE},"for_s":1800}}', "Keep every replica from it."),
     Endpoint("sickbay.operate.v1.allow", OperateAsk, f'{_ACT_EXAMPLE},"for_s":600}}', "Let calls pass in any case."),
     Endpoint("sickbay.operate.v1.clear", OperateAsk, f"{_ACT_EXAMPLE}}}", "End its holds, forget its counts."),
+    Endpoint("sickbay.operate.v1.policy", PolicyAsk, _POLICY_EXAMPLE, "Set the policy, or say which one stands."),
 )
 
 _QUESTIONS: Final[dict[type, Callable[[Folds, Any], dict[str, Any]]]] = {
@@ -207,6 +221,9 @@ _QUESTIONS: Final[dict[type, Callable[[Folds, Any], dict[str, Any]]]] = {
     DecideAsk: decide,
     ExplainAsk: explain,
 }
+
+
+_REFUSALS: Final = (NameRefused, ActRefused, LeaseRefused, PolicyRefused)
 
 
 class Rpc:
@@ -268,8 +285,10 @@ class Rpc:
             try:
                 ask = decoder.decode(request.data or b"{}")
                 answer = await self._answer(row, ask)
-            except (msgspec.DecodeError, UnicodeDecodeError, NameRefused, ActRefused, LeaseRefused) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, *_REFUSALS) as error:
                 await _refuse(request, BAD_REQUEST, f"{error}; an example is {row.example}")
+            except PolicyMoved as error:
+                await _refuse(request, MOVED, str(error), expected=error.expected, found=error.found)
             except BusError as error:
                 await _refuse(request, NOT_STORED, str(error))
             else:
@@ -284,6 +303,8 @@ class Rpc:
         if isinstance(ask, TrialAsk):
             granted: dict[str, Any] = msgspec.to_builtins(await self._leases.answer(ask))
             return granted
+        if isinstance(ask, PolicyAsk):
+            return await self._policy(ask)
         assert isinstance(ask, OperateAsk)
         scope = scope_of(ask.provider, ask.model)
         ack = await publish_override(
@@ -293,10 +314,19 @@ class Rpc:
         return found
 
 
-async def _refuse(request: Request, code: str, why: str) -> None:
+    async def _policy(self, ask: PolicyAsk) -> dict[str, Any]:
+        if ask.policy is None:
+            standing: dict[str, Any] = msgspec.to_builtins(await standing_policy(self._client))
+            return {**standing, "in_force_seq": self._folds.fleet.policy_seq}
+        done = await set_policy(self._client, ask.policy, expect=ask.expect, reason=ask.reason, actor=ask.actor)
+        changed = {key: {"old": old, "new": new} for key, old, new in done.changes}
+        return {"changed": changed, "ack": msgspec.to_builtins(done.ack)}
+
+
+async def _refuse(request: Request, code: str, why: str, **facts: int) -> None:
     # A header is one line of printable text; a name in it may hold anything.
     line = " ".join(why.split()).encode("ascii", "backslashreplace").decode()[:1_000]
-    await request.respond_error(code, line, msgspec.json.encode({"error": {"code": code, "why": why}}))
+    await request.respond_error(code, line, msgspec.json.encode({"error": {"code": code, "why": why, **facts}}))
 
 
 def _schema(ask: type) -> str:
