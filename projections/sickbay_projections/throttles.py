@@ -148,13 +148,13 @@ def _is_everyones(case: Case, node: Node, slot: Throttling, seen: Witnesses) -> 
     """Whether the evidence holds the whole fleet; if it holds its one replica only, tells that."""
     second, names = witnesses.is_second(seen, case.replica), {case.replica}
     if case.kind != "quota":
-        # An answer in the window says that some calls pass, whoever confirms the limit.
-        if scopes.has_good(case, node, node.limits.throttle_window_ms):
-            return False
         names = set(slot.by)
         small = case.store.heard(case.now_ms) < case.limits.ramp_replicas
         needed = node.limits.throttle_answers_small if small else node.limits.throttle_answers
         if len(slot.at_ms) < needed and not second:
+            return False
+        # An answer in the window says that some calls pass, whoever confirms the limit.
+        if scopes.has_good(case, node, node.limits.throttle_window_ms):
             return False
     if second or len(names) > 1 or _is_backed(case, node, seen):
         return True
