@@ -137,7 +137,7 @@ def test_without_an_alias_it_holds_the_model_unless_the_host_has_one_credential(
     target = Target(provider, "m")
     found = [log.outcome("auth", at_s=n, replica=f"r{n % 2}", target=target, scope=scope) for n in range(3)]
     story = given(*found, policy=policy)
-    assert [event.scope.name for event in story.derived] == [holds]
+    assert [event.scope.name for event in only(story).derived] == [holds]
     story.then_decision(target, log.ms(3), allowed=False, reason="credential")
     story.then_decision(Target(provider, "n"), log.ms(3), allowed=holds == "model")
 

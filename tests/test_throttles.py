@@ -261,8 +261,7 @@ def test_the_scope_is_as_classified_and_a_provider_without_alias_has_no_credenti
     story = given(
         *(log.outcome(kind, at_s=n, scope=scope, target=target, replica=f"r{n % 2}") for n in range(3)), policy=policy
     )
-    assert story.derived
-    assert {event.scope.name for event in story.derived} == {holds}
+    assert {event.scope.name for event in only(story).derived} == {holds}
     story.then_decision(target, log.ms(3), allowed=False, reason="throttled")
     story.then_decision(sibling, log.ms(3), allowed=holds == "model")
     story.then_decision(Target("openrouter.ai#team-b", "a"), log.ms(3), allowed=True)
