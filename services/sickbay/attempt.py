@@ -80,6 +80,7 @@ class Attempt:
     decision   what the gate said when it was entered
     verdict    what was said of it so far; may be set by a caller who judges answers in his own way
     outcome    what was recorded, once it is over
+    error_text what the provider said of its failure, redacted; if that is to be kept, once it is over
     """
 
     def __init__(
@@ -95,16 +96,20 @@ class Attempt:
         stream: bool = False,
         request_hash: str | None = None,
         skipped: list[Skipped] | None = None,
+        forced: bool = False,
+        keep_text: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.target = target
         self.decision: Decision | None = None
         self.verdict: Verdict | None = None
         self.outcome: CallOutcome | None = None
+        self.error_text = ""
         self._desk, self._monotonic = desk, monotonic
         self._limit_s, self._route, self._rank = limit_s, route, rank
         self._prompt_ascii, self._client_capped = prompt_ascii, client_capped
         self._stream, self._request_hash, self._skipped = stream, request_hash, skipped
+        self._forced, self._keep_text = forced, keep_text or desk.keeps_detail
         self._trial: Trial | None = None
         self._seen = (0, 0)
         self._began_s = self._ended_s = 0.0
@@ -177,6 +182,16 @@ class Attempt:
             _log.exception("the first content of a trial could not be recorded")
 
     @property
+    def limit_s(self) -> float | None:
+        """The time the call was given, for the client's own timeout; None if there is no limit."""
+        return self._limit_s
+
+    @property
+    def has_content(self) -> bool:
+        """Whether the first content of a stream arrived."""
+        return self._ttft_s is not None
+
+    @property
     def trial(self) -> list[Lease] | None:
         """The leases of the cluster's holds that the call runs under, None if it is no trial."""
         return (self._trial.leases or None) if self._trial is not None else None
@@ -190,11 +205,14 @@ class Attempt:
         where a plain `with` cannot wait, a target on probation is called at the caller's own risk.
         """
         decision = self._desk.decide(self.target)
-        trial = self._desk.take_here(self.target, decision, self._limit_s) if decision.trial else None
+        trial = self._desk.take_here(self.target, decision, self._limit_s) if self._wants(decision) else None
         return self._begin(decision, trial)
 
+    def _wants(self, decision: Decision) -> bool:
+        return decision.trial and not self._forced
+
     def _begin(self, decision: Decision, trial: Trial | None) -> Self:
-        if not decision.allowed and trial is None:
+        if not decision.allowed and trial is None and not self._forced:
             self.decision = decision
             raise Held(self.target, decision)
         if trial is not None and trial.is_self_given:
@@ -223,7 +241,7 @@ class Attempt:
     async def __aenter__(self) -> Self:
         """Ask the gate, and for a lease where a trial is wanted, which takes at most 0.25 s. Raises `Held`."""
         decision = self._desk.decide(self.target)
-        trial = await self._desk.take(self.target, decision, self._limit_s) if decision.trial else None
+        trial = await self._desk.take(self.target, decision, self._limit_s) if self._wants(decision) else None
         return self._begin(decision, trial)
 
     async def __aexit__(
@@ -293,10 +311,10 @@ class Attempt:
 
     def _outcome(self, verdict: Verdict, took_s: float) -> CallOutcome:
         kind: Kind = verdict.kind
-        detail = None
-        if self._desk.keeps_detail and kind != "ok" and KINDS[kind].group != "degraded" and self._text:
+        is_answer = kind in ("ok", "content_filter") or KINDS[kind].group == "degraded"
+        if self._keep_text and self._text and not is_answer:
             text = self._text if isinstance(self._text, str) else self._text[:4096].decode("utf-8", "replace")
-            detail = redact(text)[:DETAIL_CHARS_MAX]
+            self.error_text = redact(text)[:DETAIL_CHARS_MAX]
         return CallOutcome(
             kind=kind,
             status=self._status,
@@ -306,6 +324,7 @@ class Attempt:
             scope=verdict.scope if verdict.scope != KINDS[kind].scope else None,
             seen_seq=self._seen[0],
             trial=self.trial,
+            forced=self._forced,
             route=self._route,
             rank=self._rank,
             skipped=self._skipped,
@@ -318,7 +337,7 @@ class Attempt:
             charset=self._charset,
             code=verdict.code,
             request_hash=self._request_hash,
-            detail=detail,
+            detail=(self.error_text or None) if self._desk.keeps_detail else None,
         )
 
 
