@@ -464,3 +464,61 @@ def test_an_impatient_timeout_is_the_callers_own_but_in_its_own_overlay(log: Log
     log.seq = 0
     overlay = given(log.outcome(GONE, at_s=0), log.outcome(GONE, at_s=1), overlay=True)
     overlay.when(*(log.event(event, at_s=601 + n) for n, event in enumerate(outcomes))).then()
+
+
+# -- the early trial -----------------------------------------------------------------------------------
+
+
+def busy(log: Log, gap_s: float, *, overlay: bool = False) -> Story:
+    """A target that answered so long before its first strike at 100 s; quarantined by sequence 3 until 701 s."""
+    story = given(log.outcome("ok", at_s=100 - gap_s), overlay=overlay)
+    return story.when(*(log.outcome(GONE, at_s=100 + n, seen_seq=1) for n in range(2))).then(held("quarantine"))
+
+
+@pytest.mark.parametrize(("gap_s", "early"), [(0.0, True), (60 - MS, True), (60.0, False)])
+def test_a_target_that_answered_in_the_minute_before_wants_one_early_trial_at_once(
+    log: Log, gap_s: float, early: bool
+) -> None:
+    story = busy(log, gap_s)
+    for at_s in (101.0, 700.0):
+        story.then_decision(TARGET, log.ms(at_s), allowed=False, reason="quarantined", trial=early)
+    entry = story.fleet.entry(TARGET.key)
+    assert entry is not None
+    assert entry.holds[0].early is early
+    story.then_decision(TARGET, log.ms(701), allowed=True, trial=True)
+
+
+def test_an_early_trial_that_is_rejected_was_the_only_one_of_its_hold(log: Log) -> None:
+    story = busy(log, 10)
+    story.when(log.outcome(GONE, at_s=110, seen_seq=3)).then()
+    story.then_decision(TARGET, log.ms(111), trial=True)
+    story.fleet.take_changed()
+    story.when(log.outcome(GONE, at_s=120, trial=[Lease("quarantine", 3)])).then()
+    assert story.fleet.take_changed() == [TARGET.key], "the gates must hear of it"
+    story.then_decision(TARGET, log.ms(121), allowed=False, trial=False, retry_in_s=580.0)
+    story.then_decision(TARGET, log.ms(700), allowed=False, trial=False)
+    story.then_decision(TARGET, log.ms(701), allowed=True, trial=True)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_an_early_trial_lifts_is_rejected_or_is_given_back(log: Log, kind: Kind) -> None:
+    story = busy(log, 10)
+    story.fleet.apply(log.policy(ALONE, at_s=102))
+    story.when(log.outcome(kind, at_s=200, trial=[Lease("quarantine", 3)]))
+    cell = TABLE[KINDS[kind].group].quarantine
+    story.then_decision(TARGET, log.ms(201), allowed=cell == "lifts", trial=cell in ("given_back", "tells_nothing"))
+
+
+def test_a_hold_of_another_rule_that_wants_no_trial_keeps_an_early_one_from_being_asked_for(log: Log) -> None:
+    story = busy(log, 10).when(log.outcome("quota", at_s=110, retry_after_s=60))
+    story.then_decision(TARGET, log.ms(169), allowed=False, trial=False)
+    story.then_decision(TARGET, log.ms(170), allowed=False, trial=True)
+
+
+def test_an_overlay_takes_note_of_its_early_trial_whatever_hold_the_lease_names(log: Log) -> None:
+    story = busy(log, 10, overlay=True)
+    story.then_decision(TARGET, log.ms(102), allowed=False, trial=True)
+    story.when(log.outcome(GONE, at_s=103, seen_seq=2, trial=None))
+    story.then_decision(TARGET, log.ms(104), trial=True)
+    story.when(log.outcome(GONE, at_s=105, seen_seq=3, trial=[Lease("quarantine", 4711)]))
+    story.then_decision(TARGET, log.ms(106), allowed=False, trial=False)
