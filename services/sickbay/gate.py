@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from sickbay_events import Decision, GateEntry, NameRefused, Target, TokenRefused
 from sickbay_events.names import at_machine
+from sickbay_events.view import HoldView
 from sickbay_projections import decide_entries
 from sickbay_projections.decide import wants_early
 from sickbay_projections.ramp import in_from_ms
@@ -71,6 +73,16 @@ class Wanted(NamedTuple):
     """A hold of this replica's own overlay, whose name says nothing to others."""
 
 
+class Look(NamedTuple):
+    """What a look at a target shows."""
+
+    decision: Decision
+    stands_s: float
+    """Seconds for which time alone does not change the decision."""
+    holds: list[HoldView]
+    """Those that deny now, of every scope and rule."""
+
+
 Denied = Callable[[Target, Decision, int], None]
 
 
@@ -96,6 +108,8 @@ class Gate:
         self._replica, self._machine = replica, machine
         self.on_denied: Denied | None = None
         """Told of denials: at once, then once a minute for a target and rule, with how many there were."""
+        self.on_touched: Callable[[str], None] | None = None
+        """Told the scope key of everything that changed, in whichever thread that was."""
         self.refused = Refused()
         self._monotonic = monotonic
         self._entries = view.entries
@@ -158,6 +172,11 @@ class Gate:
     def _touch(self, key: str) -> None:
         """Something of this scope changed: its targets are looked at anew."""
         self._generation += 1
+        self._forget(key)
+        if self.on_touched is not None:
+            self.on_touched(key)
+
+    def _forget(self, key: str) -> None:
         if not self._free and not self._answers:
             return
         if key.count(".") < 2:
@@ -224,7 +243,7 @@ class Gate:
         decision = self._decide(cluster, own, now_ms)
         until_ms = min(self._moments(known, cluster, own, now_ms), default=now_ms + KEPT_MS)
         answer = Answer(decision, now_ms, min(until_ms, now_ms + KEPT_MS))
-        answer.is_shadowed = any(
+        answer.is_shadowed = decision.reason == "ok" and any(
             not hold.enforced and now_ms < hold.end_ms for entry in (*cluster, *own) if entry for hold in entry.holds
         )
         if not decision.allowed:
@@ -295,6 +314,22 @@ class Gate:
                 self._say(tally, decision, now_s)
         return decision
 
+    def look(self, target: Target) -> Look:
+        """What `decide` would say, for how long, and all holds behind it; counts no call. Never raises."""
+        try:
+            if target in self._free or self._is_free(target):
+                return Look(self._pass(), math.inf, [])
+            known = self._keys.get(target)
+            if known is None:
+                return Look(self._answer("no_target"), math.inf, [])
+            cluster, own, now_ms = self._entries_of(known)
+            until_ms = min(self._moments(known, cluster, own, now_ms), default=now_ms + KEPT_MS)
+            holds = [*_denying(cluster, now_ms), *_denying(own, now_ms)]
+            return Look(self._decide(cluster, own, now_ms), (until_ms - now_ms) / 1000, holds)
+        except Exception:  # noqa: BLE001 - see decide
+            self.counts["failed"] += 1
+            return Look(self._answer("ok"), math.inf, [])
+
     def refuse(self, target: Target, decision: Decision) -> None:
         """Count a call that was kept away though `decide` allowed it: its trial is another one's."""
         self.counts["denied"] += 1
@@ -353,6 +388,19 @@ class Gate:
                     )
                 cleared_seq = max(cleared_seq, (entry.cleared_seq or 0) if entry is not None else 0)
         return sorted(found, key=lambda lease: (lease.scope.count("."), lease.is_local))
+
+
+def _denying(entries: list[GateEntry | None], now_ms: int) -> list[HoldView]:
+    """Holds that stand, of entries with the widest scope first; what is older than a clear of a wider one is void."""
+    found: list[HoldView] = []
+    cleared_seq = 0
+    for entry in entries:
+        if entry is not None:
+            found += [
+                hold for hold in entry.holds if hold.enforced and now_ms < hold.end_ms and hold.began_seq >= cleared_seq
+            ]
+            cleared_seq = max(cleared_seq, entry.cleared_seq or 0)
+    return found
 
 
 def _alive(entry: GateEntry | None, now_ms: int) -> GateEntry | None:
