@@ -36,6 +36,7 @@ from .bus.topology import CONTROL, DEAD, DEAD_PREFIX, POLICY_SUBJECT, TRANSITION
 from .config import Settings
 from .contract import Doc, document, documented, schema_of, specification
 from .projector import Projector
+from .projector.control import in_shadow, seed_policy
 from .projector.deadletters import Letter
 from .rpc import Rpc
 
@@ -138,7 +139,11 @@ class Services:
         self.topology = await ensure(client, limits)
         for line in (*self.topology.problems, *self.topology.notes):
             _log.warning("%s", line)
-        self.projector = Projector(link, name=self.settings.replica_name, policy=_policy(self.settings), limits=limits)
+        policy = _policy(self.settings)
+        if self.settings.shadow:
+            policy = in_shadow(policy or Policy())
+            await seed_policy(client, policy, shadow=True)
+        self.projector = Projector(link, name=self.settings.replica_name, policy=policy, limits=limits)
         self._fold = asyncio.create_task(self.projector.run(), name="sickbay-projector")
         link.listen(connected=self._on_connected)
 

@@ -141,6 +141,7 @@ def status(folds: Folds, ask: StatusAsk) -> dict[str, Any]:
     more = bool(within) and last != within[-1]
     return {
         **_head(fleet, now_ms),
+        "shadow": msgspec.to_builtins(fleet.policy.shadow),
         "projector": msgspec.to_builtins(folds.health()),
         "scopes": documents,
         "next": last if more else None,

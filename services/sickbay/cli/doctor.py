@@ -288,8 +288,8 @@ async def _services(client: Client) -> list[Finding]:
         _checkpoint(projector),
     ]
     if projector["policy_differs"]:
-        found = f"the policy file differs from the one in force in {', '.join(projector['policy_differs'])}"
-        do = "the log's policy counts; bring the file in line with it"
+        found = f"what serve was given differs from the one in force in {', '.join(projector['policy_differs'])}"
+        do = "the log's policy counts: bring file and options in line with it, or `sickbay policy set`"
         findings.append(Finding(what="policy", level="warn", found=found, do=do))
     if projector["differs"]:
         do = "it reloads by itself; if this stays, compare versions of the services"

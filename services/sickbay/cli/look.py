@@ -154,9 +154,20 @@ def shown_status(found: dict[str, Any]) -> RenderableType:
     else:
         head = f"{found['at'][:19]}Z  no service answers; this is what the gates last were told, at {found['seq']}"
     cells = [cell for scope in found["scopes"] for cell in _scope_cells(scope)]
+    if shadow := _shadow(found):
+        head += f"\n{shadow}"
     if not cells:
         return Group(Text(head), Text("nothing is held" if found["scopes"] == [] else "no holds"))
     return Group(Text(head), rows(table("provider", "model", "state", "left", "because", "seq"), cells))
+
+
+def _shadow(found: dict[str, Any]) -> str:
+    """What of the policy is in shadow; empty where all of it is enforced."""
+    shadow = found.get("shadow") or {}
+    if shadow.get("all"):
+        return "shadow: no rule is enforced; what is marked would be held, and calls pass"
+    rules = shadow.get("rules")
+    return f"shadow: {', '.join(rules)} not enforced; what is marked would be held" if rules else ""
 
 
 def _scope_cells(scope: dict[str, Any]) -> list[tuple[object, ...]]:

@@ -44,6 +44,9 @@ def serve(
     data: DataFolder = None,
     port: Annotated[int | None, typer.Option(help="Port of the embedded NATS; default the last one it had.")] = None,
     policy: Annotated[Path | None, typer.Option(help="Policy file (TOML) that seeds an empty log.")] = None,
+    shadow: Annotated[
+        bool | None, typer.Option("--shadow", help="Where the log has no policy yet: fold and tell, enforce nothing.")
+    ] = None,
     http: Listen = None,
     sync_always: Annotated[
         bool | None, typer.Option("--sync-always", help="Embedded NATS: write to the disk before acknowledging.")
@@ -60,6 +63,7 @@ def serve(
         data=data,
         port=port,
         policy=None if policy is None else str(policy),
+        shadow=shadow,
         http=http,
         sync_always=sync_always,
         log_level=log_level,
@@ -194,6 +198,13 @@ def _say_ready(app: AsgiFastStream, settings: Settings, listener: socket.socket 
     if listener is not None:
         host, port = listener.getsockname()[:2]
         out.print(f"  health    http://{host}:{port}/healthz", markup=False)
+    assert services.projector is not None
+    fleet = services.projector.fleet
+    if fleet.policy.shadow.all:
+        out.print("  shadow    no rule is enforced; `sickbay status` marks what would be held", markup=False)
+    elif settings.shadow:
+        stands = f"the policy in force (log sequence {fleet.policy_seq}) enforces"
+        out.print(f"  shadow    NOT in shadow: {stands}; `sickbay policy set` changes it", markup=False)
     out.print("  ask       sickbay status", markup=False)
     sys.stdout.flush()
 

@@ -81,15 +81,24 @@ async def _first_copied(request: JetStreamApi, first_seq: int) -> int | None:
     return min(found, default=None)
 
 
-async def seed_policy(client: Client, policy: Policy) -> bool:
+def in_shadow(policy: Policy) -> Policy:
+    """The policy with no rule enforced."""
+    return msgspec.structs.replace(policy, shadow=msgspec.structs.replace(policy.shadow, all=True))
+
+
+async def seed_policy(client: Client, policy: Policy, *, shadow: bool = False) -> bool:
     """Write a file's policy into a log that has never held anything; True if it was written.
 
-    Compares and sets, so of several that start at once one writes. Raises `BusError`, `nats.errors.Error`.
+    `shadow`: a log that has events, but never had a policy, gets the defaults in shadow; the file changes nothing
+    there. Compares and sets, so of several that start at once one writes. Raises `BusError`, `nats.errors.Error`.
     """
     request = JetStreamApi(client, timeout_s=_REQUEST_S)
     if (await request.stream_at(LOG)).last_seq or (await request.stream_at(CONTROL)).last_seq:
-        return False
-    event = PolicyChanged(policy=policy.to_data(), actor="policy file", reason="seed of an empty log")
+        if not shadow or await request.message_at(CONTROL, 1, or_next=True, subject=POLICY_SUBJECT) is not None:
+            return False
+        policy = in_shadow(Policy())
+    actor, reason = ("--shadow", "a first week in shadow") if shadow else ("policy file", "seed of an empty log")
+    event = PolicyChanged(policy=policy.to_data(), actor=actor, reason=reason)
     reply = await client.request(
         POLICY_SUBJECT,
         encode(event),

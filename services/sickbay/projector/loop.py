@@ -377,7 +377,7 @@ class Projector:
         keys = differing_keys(self.file, self.fleet.policy)
         if keys:
             _log.warning(
-                "the policy file differs from the policy in force (log sequence %d), which counts: %s",
+                "what this process was given differs from the policy in force (log sequence %d), which counts: %s",
                 self.fleet.policy_seq,
                 ", ".join(keys),
             )
