@@ -318,6 +318,11 @@ def error_in(document: dict[str, Json]) -> Json:
     base = document.get("base_resp")
     if isinstance(base, dict) and not _is_one_of(base.get("status_code"), _SUCCESS_CODES):
         return {"base_resp": base}
+    if len(document) == 1:
+        # Bedrock's event streams name an error by its type: `{"throttlingException": {...}}`.
+        name, value = next(iter(document.items()))
+        if name.endswith("Exception") and isinstance(value, dict):
+            return {"error": {"code": name, **value}}
     nested = document.get("Response")
     if isinstance(nested, dict) and nested.get("Error"):
         return {"error": nested["Error"]}

@@ -97,7 +97,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("quota", "resource_exhausted", "perday | per day | prepayment credits | spending cap | credits are depleted"),
         rule("rate_limited", "resource_exhausted", "", never="billing details"),
         rule("overloaded", "unavailable"),
-        rule("bad_request", "failed_precondition", "", at=(400,), never="billing | enable | location"),
+        rule("bad_request", "failed_precondition", "", at=(400,), never="billing | enable | location | too long"),
     ),
     "vertex": (
         rule("wrong_endpoint", "", "error 404 (not found) | was not found on this server", at=(404,)),
@@ -344,7 +344,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
     "huggingface": (
         rule("wrong_endpoint", "", "api-inference.huggingface.co & no longer supported | please use https://router"),
         rule("quota", "", "monthly included credits | pre-paid credits | exceeded your gpu quota"),
-        rule("permission_model", "", "gated | is restricted | pro subscription | awaiting a review", never="api key"),
+        rule("permission_model", "", "gated repo | is gated | gated model | is restricted | pro subscription | awaiting a review", never="api key"),
         rule("model_unavailable", "", "not found", at=(404,), never="page | url"),
         rule("wrong_endpoint", "", "is not supported for task | not a chat model"),
         rule("auth", "", "invalid username or password | inference providers on behalf | invalid credentials | sufficient permissions"),

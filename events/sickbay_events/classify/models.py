@@ -11,7 +11,7 @@ from typing import Final
 _PART_OF_ONE: Final = (
     r"(?!(?:config|tokeni|file|output|param|field|response|weight|setting|path|type|format|request|key|permission|card|info|"
     r"capabilit|feature|endpoint|context|input|tool|function|message|temperature|prompt|provider|option|argument|adapter|"
-    r"template|image|access|property|value|group|list|url|schema|mode)\w{0,12}\b)"
+    r"template|image|access|property|pric|value|group|list|url|schema|mode)\w{0,12}\b)"
 )
 """A bare word after `model` that makes it a part or a property of a model, not its name."""
 _NAME: Final = (
@@ -22,7 +22,7 @@ _GONE: Final = (
     r"cannot be found|can't be found|was not found|not recogni[sz]ed|not valid|is invalid|isn't valid|unknown|"
     r"has been (?:deprecated|retired|decommissioned|discontinued|removed|shut down|sunset|deleted|disabled|"
     r"taken offline)|"
-    r"(?:is|was) (?:deprecated|retired|decommissioned|discontinued|sunset|removed)|has reached (?:its )?end|"
+    r"(?:is|was) (?:deprecated|retired|decommissioned|discontinued|sunset|removed)|(?:has )?reached (?:its |the )?end|"
     r"no longer (?:available|supported|served|exists|offered|hosted)|"
     r"(?:is |are )?not (?:available|supported|served|deployed|listed|offered|hosted|registered|configured|loaded|"
     r"installed)"
@@ -46,16 +46,17 @@ _BACKWARD: Final = re.compile(
     r"(?! (?:output|response|parameter|config|input|type|format|argument|arn|provider|field|setting|option|family|"
     r"path|url))"
     r"|(?:cannot|can't|could not|couldn't|unable to) (?:find|locate|resolve) (?:the )?(?:\w{1,20} )?model"
-    r"|no models? (?:named|found|with|matches|matching|available with)"
+    r"|no models? (?:named|found(?! in (?:the |your )?(?:request|body|payload))|with|matches|matching|available with)"
 )
 _PHRASES: Final = (
     "not a valid model", "not found the model", "no endpoints found for", "try pulling it", "is not a model",
     "model identifier is invalid", "deployment for this resource does not exist",
-    "supported api model names are", "no available channel for model", "no available channels for model",
+    "supported api model names are", "model_not_found", "no deployments found for",
+    "no available channel for model", "no available channels for model",
     "llm provider not provided", "is not found for api", "model is not a valid", "no models loaded",
 )  # fmt: skip
 _WIDE: Final = re.compile(
-    r"模型不存在|模型[^，。\n]{0,80}不存在|不存在[^，。\n]{0,8}模型|模型[^，。\n]{0,40}已下线|不支持的模型|模型[^，。\n]{0,40}无可用渠道"
+    r"模型不存在|模型[^，。\n]{0,80}不存在|不存在[^，。\n]{0,8}模型|模型[^，。\n]{0,40}(?:已下线|已下架|未找到|找不到)|未知的?模型|无效的?模型|无此模型|不支持的模型|模型[^，。\n]{0,40}无可用渠道"
 )
 NOUNS_MAX: Final = 24
 _FOREIGN_OBJECT: Final = re.compile(
@@ -63,6 +64,8 @@ _FOREIGN_OBJECT: Final = re.compile(
     r"message|vector store|container|user|project|organization|workspace|image|voice|dataset)s?"
     r"(?: with)?(?: id| name| named)?[ :]{0,2}(?:`[^`]{0,160}`|'[^']{0,160}'|\"[^\"]{0,160}\"|[\w.\-/]{1,160})?"
     r" (?:is |was |does )?(?:not (?:found|exist)|could not be found)"
+    r"|\b(?:tokenizer|template|price|pricing|configuration|adapter|provider|voice) for (?:the )?model"
+    r"|not (?:found|exist) in (?:the |your )?(?:cooldown|fallback|request|cost|pric)"
 )
 _NAMED: Final = re.compile(
     r"\b(?:models?|deployment|engine)(?: id| name| named| code)?[ :=]{0,3}"

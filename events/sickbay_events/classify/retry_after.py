@@ -26,7 +26,7 @@ _DURATION: Final = re.compile(
 _WAIT: Final = re.compile(
     r"(?:try again|retry|wait|reset|resets|available again|retry again|come back|available|refresh|refreshes|renews?)"
     r"(?: it| the request| your request| again| at least| will be| be)?"
-    r" (?:after|in|for|within|at least)? ?(?:about|approximately|around|~)? ?"
+    r" (?:after|in|for|within|at least)?:? ?(?:about|approximately|around|~)? ?"
     r"((?:\d{1,12}(?:\.\d{1,9})?\s{0,2}[a-z]{1,12}(?:,? (?:and )?)?){1,4})"
 )
 _WAIT_ZH: Final = re.compile(r"(\d{1,7}(?:\.\d{1,6})?)\s?(毫秒|秒|分钟|小时|天)(?:钟)?(?:之?后|内)")

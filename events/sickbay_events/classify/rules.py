@@ -79,7 +79,7 @@ CODES: Final[tuple[Rule, ...]] = (
         "model_not_supported unsupported_model invalid_model modelnotsupported model_not_found model_not_available",
         "for this request | on /v1/ | in the v1/ | in v1/ | this endpoint | this route | transcription"
         " | support embedding | support chat | support completion | support & /v1/ | not a chat model"
-        " | support & endpoint",
+        " | support & endpoint | this api",
         never="does not exist",
     ),
     rule(
@@ -92,10 +92,11 @@ CODES: Final[tuple[Rule, ...]] = (
     rule("quota", "access_terminated_error", "usage limit | billing cycle"),
     rule(
         "permission_model",
-        "model_not_found model_not_supported",
+        "model_not_found model_not_supported model_not_available unsupported_model invalid_model",
         "not have access to | not allowed to access | cannot access | for this organization | not permitted"
         " | must be verified | on this account | for this account | for your account | on your plan | your plan"
-        " | current plan | not enabled for | disabled for | data policy | subscription",
+        " | current plan | subscription plan | not included in | not enabled for | disabled for | data policy"
+        " | subscription",
         never="does not exist",
     ),
     rule(
@@ -116,9 +117,14 @@ CODES: Final[tuple[Rule, ...]] = (
         " model_not_enabled model_terms_required model_access_restricted model_forbidden model_not_activated"
         " model_restricted modelaccessdenied no_model_access model_permission_denied accessdenied.unpurchased",
     ),
+    # A text as long as a book is the prompt; an id or a name that is too long is a parameter.
+    rule(
+        "context_length", "string_above_max_length", "maximum length 1048576 | content' | output' | 'input' | prompt'"
+    ),
+    rule("bad_request", "string_above_max_length"),
     rule(
         "context_length",
-        "context_length_exceeded context_window_exceeded string_above_max_length tokens_limit_reached prompt_too_long"
+        "context_length_exceeded context_window_exceeded tokens_limit_reached prompt_too_long"
         " tokens_too_long exceed_context_size_error outofcontexterror context_length_exceeded_error input_too_long"
         " contextwindowexceedederror max_context_length_exceeded token_limit_exceeded context_too_large"
         " prompt_tokens_exceeded input_length_exceeded model_max_prompt_tokens_exceeded context_limit_exceeded",
@@ -130,7 +136,8 @@ CODES: Final[tuple[Rule, ...]] = (
         " responsibleaipolicyviolation sensitivecontentdetected content_moderation_failed content_blocked"
         " guardrail_blocked guardrail_violation content_policy contentpolicyviolationerror"
         " invalidparameter.datainspection content_safety unsafe_content safety_violation prompt_blocked"
-        " sensitive_check_error cyber_policy_violation image_content_policy_violation input_moderation_failed"
+        " sensitive_check_error safety_check_failed cyber_policy_violation image_content_policy_violation"
+        " input_moderation_failed"
         " content_flagged content_violation prohibited_content",
     ),
     rule(
@@ -156,7 +163,7 @@ CODES: Final[tuple[Rule, ...]] = (
         " modelloadingerror slow_down nocapacity service_overloaded system_overloaded serverbusy server_high_load"
         " model_capacity_exceeded no_healthy_upstream capacity_error no_available_channel over_capacity model_cooldown"
         " insufficient_capacity model_is_loading inflightbatchsizeexceeded modelserviceunavailable queue_full"
-        " model_capacity_exhausted server_is_overloaded",
+        " model_capacity_exhausted server_is_overloaded no_provider_available no_providers_available",
     ),
     rule(
         "rate_limited",

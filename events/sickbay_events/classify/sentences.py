@@ -112,7 +112,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         says="""
         content management policy | content policy | content_policy | content filter | contentpolicyviolation
         content exists risk | content security | moderation | safety system | safety filter | safety guideline
-        safety check | usage policy | usage policies | violat & polic | was flagged | been flagged
+        safety policy | safety check | usage policy | usage policies | violat & polic | was flagged
+        been flagged
         considered high risk | prompt injection | sensitive word | sensitive content
         sensitive information | new_sensitive
         inappropriate content | prohibited content | harmful content | unsafe content | guardrail
@@ -144,7 +145,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         reached your usage limit | session usage limit | 5-hour & limit | 5 hour & limit
         daily free allocation
         daily allocation | daily quota | daily limit | monthly quota | hard limit | over budget
-        budget has been exceeded | exceeded budget | exceeded & budget | budget exceeded
+        budget is exhausted | budget exhausted | monthly token limit | budget has been exceeded
+        exceeded budget | exceeded & budget | budget exceeded
         exceeded your current quota | exceeded current quota | quota has been exhausted
         out of call volume quota | quota exhausted | quota is exhausted | quota is not enough
         quota exceeded & billing | free quota | free allocated quota | free tier & exhausted
@@ -179,7 +181,9 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         not available for this project | not available for this key | not supported for your account
         not available in your region | is not available in region | not activated the model
         model & not been activated | model & agree | agree to the & model | model & accept & terms
-        accept the terms & model | gated | model use case details | requires a & plan & model
+        accept the terms & model | is gated | gated repo | gated model | model use case details
+        complete organization verification | requires a verified account | not allowed for this account
+        not allowed for your account | requires a & plan & model
         requires a & tier & model | requiring a key to access this model | upgrade & to access & model
         upgrade & to use & model | require & subscription & model | requires a subscription
         model is not enabled for | not allowed to sample | model is disabled for | model is not allowed
@@ -202,7 +206,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         not support the chat | does not support chat | does not support generate | does not support completion
         does not support embedding | not support embeddings | not an embedding model
         not support the responses
-        not accessible via the | api version not supported | unsupported api version | configure ai gateway
+        not accessible via the | support endpoint | support this endpoint | support this api
+        api version not supported | unsupported api version | configure ai gateway
         only for api versions | support the '/v1/ | support the /v1/ | support the v1/
         not supported by this endpoint | not supported on this endpoint | not supported for this endpoint
         not supported in this endpoint | not supported with this endpoint | not available on this endpoint
@@ -218,7 +223,9 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         high demand
         high load | heavy load | heavy traffic | currently loading | is loading | model is starting
         model is cold | cold start | scaled to zero | scaling up | warming up | being warmed | starting up
-        not ready | is not ready yet | initializing | no available worker | no healthy upstream | no instances
+        not ready | is not ready yet | initializing | no available worker | no upstream provider
+        no provider available | no providers available | temporarily unable | no healthy upstream
+        no instances
         no workers | queue full | queue is full | queue size | maximum pending requests
         temporarily unavailable | service unavailable | currently unavailable | service is unavailable
         is unavailable, try again | not available right now | not available at the moment | not loaded yet
@@ -297,17 +304,25 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         does not support stream | does not support parameter | does not support | doesn't support
         input is not supported | unsupported parameter | unsupported value | unrecognized request argument
         extra inputs are not permitted | is a required property | field required | is required
-        missing required | validation error | invalid request | invalid parameter | invalid json | decode json
+        missing required | [invalid_request_error] | validation error | invalid request | invalid parameter
+        invalid json | decode json
         parse json | json parse | end of json input | not valid json | invalid value | unknown field
         unknown parameter | must be one of | must be greater | must be less | expected & but got
         could not parse the json | json parse error | 参数错误 | 参数有误 | 参数不合法""",
         never="unable to reach",
     ),
     rule(
+        # Words of a relay that say nothing about whose fault it was: under a 4xx the status knows better.
+        "server_error",
+        says="something went wrong | upstream error | upstream request failed",
+        at=(200, 424, 500, 502, 503, 504, 520, 529),
+        weak=True,
+    ),
+    rule(
         "server_error",
         says="""
         internal server error | internal error | internal_error | server had an error | server error
-        unexpected error | something went wrong | upstream error | upstream request failed
+        unexpected error
         bad gateway | connection error | connection refused | connection reset
         unexpectedly stopped | model has crashed | model crashed | out of memory | cuda | no response from
         内部错误 | 服务异常 | 系统异常 | 服务器错误""",
