@@ -9,10 +9,9 @@ import msgspec
 from msgspec import Meta
 
 from sickbay_events.outcome import DAY_MS
+from sickbay_events.policy import Trials as TrialsPolicy
 
 SUBJECT: Final = "sickbay.v1.trial"
-SLACK_S: Final = 5
-TTL_S_MAX: Final = 130
 LEASES_MAX: Final = 16
 """Three scopes with five rules each are fewer."""
 
@@ -54,6 +53,6 @@ class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     retry_in_s: float = 0.0
 
 
-def ttl_s(limit_ms: int) -> int:
-    """How long a lease of an attempt with this limit lasts, in whole seconds."""
-    return min(TTL_S_MAX, ceil(limit_ms / 1000) + SLACK_S)
+def ttl_s(limit_ms: int, policy: TrialsPolicy) -> int:
+    """How long a lease of an attempt with this limit lasts, in whole seconds: the bucket counts no others."""
+    return max(1, ceil(min(limit_ms / 1000 + policy.grace_s, policy.lease_max_s)))

@@ -7,6 +7,7 @@ instance of the services can answer any request of any router. Routers ask; they
 
 from __future__ import annotations
 
+import asyncio
 import json
 from base64 import b64decode
 from collections.abc import Callable
@@ -24,14 +25,16 @@ from sickbay_projections.decide import wants_early
 from .bus.connect import BusError
 from .bus.jetstream import NO_MESSAGE_FOUND, ApiError, JetStreamApi, rfc3339_ns
 from .bus.topology import TRIALS_PREFIX, TRIALS_STREAM
-from .lease_wire import TTL_S_MAX, LeaseName, TrialAnswer, TrialAsk, ttl_s
-from .projector.acks import WRONG_LAST_SEQUENCE
+from .lease_wire import LeaseName, TrialAnswer, TrialAsk, ttl_s
 
 TIMEOUT_S: Final = 2.0
 """For one request to the bucket's leader."""
 TRIES_MAX: Final = 4
 """A key that expires while it is looked at is tried anew; nobody's key changes more often than this in one request."""
 TOMBSTONE_TTL: Final = "1s"
+_WRONG_LAST_SEQUENCE: Final = (10071, 10164)
+"""The second is a cluster's, when the put that came first is still on its way to the other nodes."""
+_ON_ITS_WAY_S: Final = 0.002
 _LEASED_RULES: Final = tuple(rule for rule in RULES if rule != "operator")
 
 
@@ -91,6 +94,9 @@ class Leases:
         except (TimeoutError, nats.errors.Error, OSError) as error:
             raise BucketSilent(f"{TRIALS_STREAM} does not answer: {error or type(error).__name__}") from error
 
+    def _ttl_s(self, limit_ms: int) -> int:
+        return ttl_s(limit_ms, self._fleet().policy.trials)
+
     async def _take(self, ask: TrialAsk) -> TrialAnswer:
         """Take every lease, or renew it; what was taken is given back at once if a later one fails."""
         value = Value(ask.replica, ask.token, ask.limit_ms)
@@ -107,7 +113,7 @@ class Leases:
         except BaseException:
             await self._undo(done)
             raise
-        return TrialAnswer(granted=True, token=ask.token, expires_in_ms=ttl_s(ask.limit_ms) * 1000)
+        return TrialAnswer(granted=True, token=ask.token, expires_in_ms=self._ttl_s(ask.limit_ms) * 1000)
 
     def _spent_s(self, name: LeaseName) -> float:
         """Seconds until the hold's end, if it stands here and wants no early trial (any more)."""
@@ -128,19 +134,23 @@ class Leases:
                 break
             if held is not None and not renew:
                 return standing.seq, 0.0  # asked again, since the first answer was lost
-            seq = await self._put(name, msgspec.json.encode(value), f"{ttl_s(value.limit_ms)}s", standing.seq)
+            seq = await self._put(name, msgspec.json.encode(value), f"{self._ttl_s(value.limit_ms)}s", standing.seq)
             if seq:
                 return seq, 0.0
-            standing = await self._standing(name)
-        left_ms = TTL_S_MAX * 1000
+            seen, standing = standing, await self._standing(name)
+            if standing == seen:
+                await asyncio.sleep(_ON_ITS_WAY_S)  # what came first cannot be read yet
+        left_ms = 1000
         if standing.value is not None:
-            left_ms = standing.time_ms + ttl_s(standing.value.limit_ms) * 1000 - self._now_ms()
+            left_ms = standing.time_ms + self._ttl_s(standing.value.limit_ms) * 1000 - self._now_ms()
         return 0, max(left_ms, 1) / 1000
 
     async def _give_back(self, name: LeaseName, token: str) -> None:
-        standing = await self._standing(name)
-        if standing.value is not None and standing.value.token == token:
-            await self._bury(name, standing.seq)
+        for _ in range(TRIES_MAX):
+            standing = await self._standing(name)
+            if standing.value is None or standing.value.token != token or await self._bury(name, standing.seq):
+                return
+            await asyncio.sleep(_ON_ITS_WAY_S)  # its own renewal is on its way
 
     async def _undo(self, done: list[tuple[LeaseName, int]]) -> None:
         for name, seq in done:
@@ -149,9 +159,9 @@ class Leases:
             except (ApiError, TimeoutError, nats.errors.Error, OSError):
                 continue  # its TTL frees it
 
-    async def _bury(self, name: LeaseName, seq: int) -> None:
+    async def _bury(self, name: LeaseName, seq: int) -> int:
         """Put a tombstone on a key, which the next one who takes it expects, or which is gone after a second."""
-        await self._put(name, b"", TOMBSTONE_TTL, seq, {"KV-Operation": "DEL"})
+        return await self._put(name, b"", TOMBSTONE_TTL, seq, {"KV-Operation": "DEL"})
 
     async def _standing(self, name: LeaseName) -> Standing:
         """What stands under a key, by the word of the bucket's leader."""
@@ -182,7 +192,7 @@ class Leases:
         if refusal is None:
             return int(answer["seq"])
         code = int(refusal.get("err_code", 0))
-        if code == WRONG_LAST_SEQUENCE:
+        if code in _WRONG_LAST_SEQUENCE:
             return 0
         raise ApiError(_subject(name), code, refusal.get("description", ""))
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeAlias
 from zlib import crc32
 
@@ -27,7 +28,7 @@ from sickbay_events.outcome import DAY_MS, Lease
 
 from .bus.link import Link
 from .gate import Wanted
-from .lease_wire import SLACK_S, SUBJECT, TTL_S_MAX, Action, LeaseName, TrialAnswer, TrialAsk, ttl_s
+from .lease_wire import SUBJECT, Action, LeaseName, TrialAnswer, TrialAsk, ttl_s
 from .view import View
 
 _log = logging.getLogger("sickbay.trials")
@@ -38,8 +39,6 @@ SILENCE_S: Final = 2.0
 """Services that did not answer are not asked again for so long."""
 TAKEN_S_MAX: Final = 0.25
 """A lease that another one holds is asked for again after so long: it may be given back at any moment."""
-SELF_EVERY_MS: Final = 30_000
-"""A replica grants itself one trial of a hold in each span of this length."""
 SETTLE_S: Final = 2.0
 """A trial that told something keeps its lease until the view has passed its outcome, and at most so long: else the
 next trial would begin before the hold has begun again."""
@@ -189,7 +188,7 @@ class Trials:
                     return self._taken_by_another(decision, lease, left_s)
             trial = Trial(self._gate.target_of(target), wanted, min(limit_ms, DAY_MS), now_s)
             for lease in wanted:
-                self._running[_key(lease)] = now_s + ttl_s(trial.limit_ms), trial
+                self._running[_key(lease)] = now_s + ttl_s(trial.limit_ms, self._view.policy.trials), trial
         return trial
 
     async def _ask_for(self, trial: Trial) -> tuple[Wanted, float] | None:
@@ -218,6 +217,7 @@ class Trials:
 
     def _grant_self(self, trial: Trial) -> tuple[Wanted, float] | None:
         now_ms, spans = self._view.now_ms(), {}
+        span_ms = max(1, round(self._view.policy.trials.self_grant_s * 1000))
         for lease in trial.held:
             if lease.is_local:
                 continue
@@ -225,11 +225,11 @@ class Trials:
                 return lease, (lease.end_ms - now_ms) / 1000  # it takes the cluster's word to go against its hold
             # Spans count from the hold's end; this replica's moment in them is its place in the ring.
             moment_ms = lease.end_ms + (
-                crc32(f"{self._replica} {lease.began_seq}".encode("utf-8", "surrogatepass")) * SELF_EVERY_MS >> 32
+                crc32(f"{self._replica} {lease.began_seq}".encode("utf-8", "surrogatepass")) * span_ms >> 32
             )
-            span = (now_ms - moment_ms) // SELF_EVERY_MS
+            span = (now_ms - moment_ms) // span_ms
             if span < 0 or self._self_given.get(_key(lease)) == span:
-                return lease, (moment_ms + (span + 1) * SELF_EVERY_MS - now_ms) / 1000
+                return lease, (moment_ms + (span + 1) * span_ms - now_ms) / 1000
             spans[_key(lease)] = span
         for key, span in spans.items():
             if len(self._self_given) >= REMEMBERED_MAX:
@@ -379,7 +379,7 @@ class Trials:
             model=trial.target.model,
             leases=names,
             token=trial.token,
-            limit_ms=min(trial.limit_ms, (TTL_S_MAX - SLACK_S) * 1000),
+            limit_ms=trial.limit_ms,
             action=action,
         )
         try:
@@ -399,16 +399,13 @@ class Trials:
         task.add_done_callback(self._tasks.discard)
 
     def _in_loop(self, function: Callable[..., object], *arguments: object) -> None:
-        loop = self.loop
-        if loop is None:
+        if self.loop is None:
             return
-        try:
-            if asyncio._get_running_loop() is loop:
-                function(*arguments)
-            else:
-                loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:
-            pass  # the loop is closed: the lease runs out by itself
+        if threading.get_ident() == self.loop_thread:
+            function(*arguments)
+            return
+        with suppress(RuntimeError):  # the loop is closed: the lease runs out by itself
+            self.loop.call_soon_threadsafe(function, *arguments)
 
     def _remember(self, among: dict[Key, float], key: Key, until_s: float) -> None:
         with self._lock:
