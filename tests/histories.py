@@ -78,7 +78,8 @@ def _of_replica(rng: random.Random, seq: int, event_id: str) -> Any:
     if roll < 0.08:
         return CallAnswered(**common)
     if roll < 0.12:
-        return ProbeResult(level="readiness", ok=True, kind=rng.choice(KINDS), **common)
+        level: Any = rng.choice(["liveness", "readiness"])
+        return ProbeResult(level=level, ok=rng.random() < 0.5, kind=rng.choice(KINDS), **common)
     return CallOutcome(
         kind=rng.choice(KINDS),
         status=rng.choice([None, 200, 404, 10**30]),
@@ -88,6 +89,12 @@ def _of_replica(rng: random.Random, seq: int, event_id: str) -> Any:
         scope=rng.choice([None, None, None, "none", "model", "credential"]),
         retry_after_s=rng.choice([None, None, None, 0, -5, 0.5, 30, 700, 10**30]),
         request_hash=rng.choice([None, None, "a", "b"]),
+        signature=rng.choice([None, None, None, "tool_calls", "double_encoded", "loop", "own_decoding", "ü" * 99]),
+        checkable=rng.random() < 0.7,
+        attributable=rng.random() < 0.5,
+        charset=rng.choice([None, "utf-8", "absent"]),
+        route=rng.choice([None, None, "brief", "chat"]),
+        rank=rng.choice([0, 1, 2]),
         **common,
     )
 
@@ -111,6 +118,8 @@ def _policy(rng: random.Random) -> PolicyChanged:
         "single_credential": rng.choice([[], ["h1"]]),
         "throttles": {"answers": rng.choice([2, 20]), "cap_s": rng.choice([60.0, 3600.0])},
         "credential": {"threshold": rng.choice([1, 3])},
+        "degraded": {"bad": rng.choice([1, 3]), "checkable": 3, "bucket_s": rng.choice([10.0, 60.0])},
+        "warnings": {"fallback_answers": rng.choice([2, 20])},
         "host": rng.choice([{}, {"h1": {"rejections": {"threshold": 1}}}]),
     }
     return PolicyChanged(policy=rng.choice([policy, policy, {"nonsense": 1}]))

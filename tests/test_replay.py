@@ -49,7 +49,7 @@ def test_a_replay_in_another_process_with_another_hash_seed_gives_the_same_bytes
 def test_encoding_and_decoding_in_the_middle_changes_nothing_afterwards(seed: int) -> None:
     rng = random.Random(seed)
     live, copy = Fleet(), Fleet()
-    happened = dict.fromkeys(("held", "released", "repeated", "policy"), 0)
+    happened = dict.fromkeys(("held", "released", "healthchanged", "warningraised", "repeated", "policy"), 0)
     for recorded in history(seed, 1500):
         if rng.random() < 0.05:
             data = copy.encode()
@@ -61,7 +61,8 @@ def test_encoding_and_decoding_in_the_middle_changes_nothing_afterwards(seed: in
         if rng.random() < 0.2:
             assert copy.digest() == live.digest(), recorded.seq
         for event in derived:
-            happened[type(event).__name__.lower()] += 1
+            name = type(event).__name__.lower()
+            happened[name] = happened.get(name, 0) + 1
     assert copy.encode() == live.encode()
     assert [copy.entry(key) for key in copy.keys()] == [live.entry(key) for key in live.keys()]  # noqa: SIM118
     happened["repeated"], happened["policy"] = live.repeated, live.policy_seq

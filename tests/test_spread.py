@@ -258,7 +258,7 @@ def test_a_wide_hold_lives_through_encode_and_decode_with_the_same_continuation(
     ]
     derived = [event for one in after for event in copy.apply(one)]
     story.when(*after)
-    assert story.derived == derived != []
+    assert story.all == derived != []
     assert copy.encode() == story.fleet.encode()
     assert copy.digest() == story.fleet.digest()
 

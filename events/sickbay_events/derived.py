@@ -58,7 +58,7 @@ class Released(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_field
     end_ms: int
     """The end it had."""
     by: str
-    """What ended it: `success`, `clear`, `wide_close`, `evidence_gone`, `replaced`."""
+    """What ended it: `success`, `clear`, `wide_close`, `evidence_gone`, `uncheckable`, `replaced`."""
     reason: str | None = None
     actor: str | None = None
 

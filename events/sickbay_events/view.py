@@ -34,6 +34,8 @@ class HoldView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     status: int | None = None
     count: int = 0
     """Strikes, faults or bad samples that were behind it."""
+    of: int = 0
+    """Checkable answers of which those were a share; 0 for a hold that goes by no share."""
     early: bool = False
     """An early leased trial may be asked for now (SPEC 4.1)."""
     trial_every_ms: int = 0

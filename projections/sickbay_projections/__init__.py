@@ -6,7 +6,8 @@ from sickbay_events.view import Decision
 
 from .decide import decide_entries
 from .fold import Fleet
+from .health import Health
 from .snapshot import FOLD_VERSION
 from .state import Recorded
 
-__all__ = ["FOLD_VERSION", "Decision", "Fleet", "Recorded", "decide_entries"]
+__all__ = ["FOLD_VERSION", "Decision", "Fleet", "Health", "Recorded", "decide_entries"]

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import heapq
 
-from . import window
-from .limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX, UNHEARD_MS
-from .state import Node, Replica, ScopeState, Witnesses
+from . import buckets, window
+from .limits import CLEAR_SHOWN_MS, DAY_MS, HOUR_MS, OVERRIDE_MS_MAX, UNHEARD_MS
+from .state import Node, Notices, Replica, ScopeState, Witnesses
 
 EVICTED_AN_EVENT = 2
+_TIMES = (
+    "last_ms",
+    "good_ms",
+    "other_good_ms",
+    "clean_ms",
+    "other_clean_ms",
+    "bad_ms",
+    "against_ms",
+    "word_ms",
+    "cleared_ms",
+    "changed_ms",
+)
+"""Times of a scope that lie in the past."""
 
 
 class IdleQueue:
@@ -87,7 +100,7 @@ def ends(state: ScopeState) -> list[int]:
 def step_back(node: Node, now_ms: int) -> None:
     """The log's clock is believed: stored times ahead of it become it, no end lies further than the rule's cap."""
     state = node.state
-    for name in ("last_ms", "good_ms", "other_good_ms", "bad_ms", "cleared_ms", "changed_ms"):
+    for name in _TIMES:
         setattr(state, name, min(getattr(state, name), now_ms))
     state.cleared_shown_ms = min(state.cleared_shown_ms, now_ms + max(CLEAR_SHOWN_MS, OVERRIDE_MS_MAX))
     for hold in (state.holds or {}).values():
@@ -110,6 +123,12 @@ def step_back(node: Node, now_ms: int) -> None:
     _step_back_strikes(node, state, now_ms)
     _step_back_faults(node, state, now_ms)
     _step_back_throttling(node, state, now_ms)
+    _step_back_samples(node, state, now_ms)
+    if state.notices is not None:
+        _step_back_notices(state.notices, now_ms)
+    if state.probes is not None:
+        for name in ("live_ms", "not_live_ms", "ready_ms", "not_ready_ms"):
+            setattr(state.probes, name, min(getattr(state.probes, name), now_ms))
 
 
 def _step_back_strikes(node: Node, state: ScopeState, now_ms: int) -> None:
@@ -139,6 +158,28 @@ def _step_back_throttling(node: Node, state: ScopeState, now_ms: int) -> None:
         state.refusals.newest_ms = min(state.refusals.newest_ms, now_ms)
 
 
+def _step_back_samples(node: Node, state: ScopeState, now_ms: int) -> None:
+    bucket = now_ms // node.limits.sample_ms
+    for counts in (state.checked, state.attributed):
+        if counts is not None:
+            buckets.step_back(counts, bucket)
+    for bad in (state.bad, state.damage):
+        if bad is not None:
+            for counts in bad.by.values():
+                buckets.step_back(counts, bucket)
+            _step_back_witnesses(bad.witnesses, now_ms, cap_ms(node, "degraded"))
+
+
+def _step_back_notices(notices: Notices, now_ms: int) -> None:
+    hour = now_ms // HOUR_MS
+    for seen in notices.signatures.values():
+        buckets.step_back(seen.counts, hour)
+        seen.warned_hour = min(seen.warned_hour, hour)
+    for found in notices.endpoints.values():
+        found[0] = min(found[0], hour)
+    notices.no_charset_day = min(notices.no_charset_day, now_ms // DAY_MS)
+
+
 def _step_back_witnesses(seen: Witnesses, now_ms: int, longest_ms: int) -> None:
     seen.likes = {name: min(at_ms, now_ms) for name, at_ms in seen.likes.items()}
     seen.alone_ms = min(seen.alone_ms, now_ms)
@@ -153,4 +194,9 @@ def cap_ms(node: Node, rule: str) -> int:
         return max(limits.breaker_cap_ms + jitter_ms, limits.retry_after_cap_ms)
     if rule == "throttle":
         return max(limits.throttle_cap_ms, limits.quota_cap_ms)
-    return {"quarantine": limits.quarantine_cap_ms, "credential": limits.credential_cap_ms}[rule]
+    caps_ms = {
+        "quarantine": limits.quarantine_cap_ms,
+        "credential": limits.credential_cap_ms,
+        "degraded": limits.degraded_cap_ms,
+    }
+    return caps_ms[rule]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sickbay_events.derived import DerivedEvent, Held, Released
+from sickbay_events.derived import DerivedEvent, Held, Released, WarningRaised
 from sickbay_events.kinds import Group, Kind
-from sickbay_events.names import untoken
+from sickbay_events.names import Scope, untoken
 from sickbay_events.outcome import CallOutcome
 
 from .limits import Limits
@@ -113,5 +113,48 @@ class Case:
                 began_seq=hold.began_seq,
                 end_ms=hold.end_ms,
                 by=by,
+            )
+        )
+
+    def warned(
+        self,
+        scope: Scope,
+        rule: str,
+        numbers: dict[str, int],
+        *,
+        replica: str | None = None,
+        signature: str | None = None,
+        route: str | None = None,
+    ) -> None:
+        """Tell what a person should know and what gates nothing. `replica` is a token."""
+        self.out.append(
+            WarningRaised(
+                scope=scope,
+                rule=rule,
+                cause_seq=self.seq,
+                time_ms=self.now_ms,
+                numbers=numbers,
+                signature=signature,
+                replica=None if replica is None else untoken(replica),
+                route=route,
+            )
+        )
+
+    def held_alone(self, node: Node, rule: str, end_ms: int, numbers: dict[str, int], replica: str) -> None:
+        """Tell that the overlay of one replica holds this scope, and the fleet does not. `replica` is a token."""
+        self.out.append(
+            Held(
+                scope=node.scope,
+                rule=rule,
+                cause_seq=self.seq,
+                time_ms=self.now_ms,
+                enforced=rule not in node.limits.shadowed,
+                numbers=numbers,
+                began_seq=self.seq,
+                end_ms=end_ms,
+                proof=True,
+                kind=self.kind,
+                status=self.status,
+                replica=untoken(replica),
             )
         )

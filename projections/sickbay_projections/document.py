@@ -7,7 +7,7 @@ from typing import Any
 from sickbay_events.names import untoken
 from sickbay_events.times import rfc3339
 
-from . import breaker, credential, holds, rejections, throttles
+from . import breaker, credential, health, holds, rejections, samples, throttles
 from .entries import REASONS
 from .state import Hold, Node, ScopeState
 
@@ -34,6 +34,8 @@ def document(node: Node, seq: int, at_ms: int) -> dict[str, Any]:
         **({} if void else _strikes(node, state, at_ms)),
         **_faults(node, ScopeState() if void else state, at_ms),
         **_throttling(node, ScopeState() if void else state, at_ms),
+        **_samples(node, ScopeState() if void else state, at_ms),
+        **(_health(node, at_ms) if node.scope.model is not None else {}),
         "last_event_ms": state.last_ms or None,
         "last_event_seq": state.last_seq or None,
         "last_answer_ms": state.good_ms or None,
@@ -100,6 +102,36 @@ def _throttling(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
     }
 
 
+def _samples(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
+    plain, encoding = (share(state, at_ms, node.limits) for share in (samples.plain, samples.encoding))
+    alone = [
+        bad.witnesses.alone
+        for bad in (state.bad, state.damage)
+        if bad is not None and bad.witnesses.alone is not None and at_ms < bad.witnesses.alone_end_ms
+    ]
+    return {
+        "bad": plain.bad,
+        "checkable": plain.of,
+        "bad_by": {untoken(name) if name else "(others)": plain.by[name] for name in sorted(plain.by)},
+        "damaged": encoding.bad,
+        "attributable": encoding.of,
+        "degraded_held_alone": untoken(alone[0]) if alone else None,
+    }
+
+
+def _health(node: Node, at_ms: int) -> dict[str, Any]:
+    found, probes = health.health(node, at_ms), node.state.probes
+    return {
+        "health": found.word,
+        "health_why": found.why,
+        "health_age_s": found.age_s,
+        "health_since_ms": found.since_ms,
+        "readiness_failures": probes.failures if probes is not None else 0,
+        "last_ready_ms": (probes.ready_ms if probes is not None else 0) or None,
+        "last_live_ms": (probes.live_ms if probes is not None else 0) or None,
+    }
+
+
 def _hold(node: Node, hold: Hold, at_ms: int) -> dict[str, Any]:
     return {
         "rule": hold.rule,
@@ -114,6 +146,9 @@ def _hold(node: Node, hold: Hold, at_ms: int) -> dict[str, Any]:
         "kind": hold.kind,
         "status": hold.status,
         "count": hold.count,
+        "of": hold.of,
+        "clean_trials": hold.clean,
+        "uncheckable": hold.uncheckable,
         "later": hold.later,
         "nth": hold.nth,
         "enforced": hold.rule not in node.limits.shadowed,

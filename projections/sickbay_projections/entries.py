@@ -99,6 +99,7 @@ def _hold_view(node: Node, hold: Hold, *, exact: bool) -> HoldView:
         kind=hold.kind,
         status=hold.status,
         count=hold.count,
+        of=hold.of,
         early=hold.early,
         trial_every_ms=throttles.trial_every_ms(hold, node.limits),
         trial_from_ms=throttles.trial_from_ms(hold, node.limits),

@@ -28,12 +28,28 @@ from sickbay_events.outcome import CallAnswered, CallOutcome, CallsRefused, Even
 from sickbay_events.policy import Policy
 from sickbay_events.view import Decision, GateEntry
 
-from . import breaker, credential, entries, holds, overrides, rejections, snapshot, throttles, window, witnesses
+from . import (
+    breaker,
+    buckets,
+    credential,
+    degraded,
+    entries,
+    health,
+    holds,
+    notices,
+    overrides,
+    rejections,
+    snapshot,
+    throttles,
+    window,
+    witnesses,
+)
 from .case import Case, http_status
 from .decide import decide_entries
 from .document import document
 from .evidence import as_outcome, is_repeat, judged
-from .limits import STEP_BACK_MS
+from .health import Health
+from .limits import HOUR_MS, SAMPLE_BUCKETS, STEP_BACK_MS
 from .once import is_first
 from .state import NEVER, Node, Recorded, Replica, ScopeState, hash_of
 from .store import Store
@@ -104,6 +120,7 @@ class Fleet:
                 outcome(route[0], route[1], event)
             else:
                 self._route(subject, event)
+        self._case.out = []  # what was told is the caller's alone
         return out
 
     def passed(self, seq: int, time_ms: int, reason: str) -> None:
@@ -202,24 +219,44 @@ class Fleet:
             self.store.touch(node)
         if event.kind == "ok":
             state.answers += 1
-            waited_ms = event.queued_ms
-            if waited_ms is None or waited_ms <= node.limits.good_answer_ms:
+            waited_ms, limits = event.queued_ms, node.limits
+            if waited_ms is None or waited_ms <= limits.good_answer_ms:
                 if state.good_by == replica.key:
                     state.good_ms = now_ms
                 else:
                     witnesses.note_good(state, replica.key, now_ms)
-            fence = node.fence
-            if not fence or ((seen_seq := event.seen_seq) is not None and fence <= seen_seq < self.seq):
-                # Of an ordinary target, and after its last hold: one more attempt in the breaker's window.
-                if waited_ms is None or waited_ms <= node.limits.window_ms:
-                    bucket = now_ms // node.limits.bucket_ms
-                    counts = state.window
-                    if counts is not None and counts[0] == bucket:
-                        counts[1] += 1
+                if event.checkable:
+                    if state.clean_by == replica.key:
+                        state.clean_ms = now_ms
                     else:
-                        state.window = window.add(counts, bucket)
+                        witnesses.note_clean(state, replica.key, now_ms)
+            if event.route is not None and not self.overlay:
+                self._on_route(node, event)
+            fence = node.fence
+            if (
+                now_ms < node.calm_ms
+                and (not fence or ((seen_seq := event.seen_seq) is not None and fence <= seen_seq < self.seq))
+                and (waited_ms is None or waited_ms <= limits.counted_ms)
+                and ((signature := event.signature) is None or signature in notices.ROUTINE)
+            ):
+                # Of an ordinary target, and after its last hold: one more in the windows of breaker and samples.
+                bucket = now_ms // limits.bucket_ms
+                counts = state.window
+                if counts is not None and counts[0] == bucket:
+                    counts[1] += 1
+                else:
+                    state.window = window.add(counts, bucket)
+                if event.checkable:
+                    bucket = now_ms // limits.sample_ms
+                    counts = state.checked
+                    if counts is not None and counts[-2] == bucket:
+                        counts[-1] += 1
+                    else:
+                        state.checked = buckets.add(counts, bucket, SAMPLE_BUCKETS)
+                    if event.attributable:
+                        state.attributed = buckets.add(state.attributed, bucket, SAMPLE_BUCKETS)
                 if event.request_hash is not None:
-                    is_repeat(state, event, now_ms, node.limits)
+                    is_repeat(state, event, now_ms, limits)
                 return node
         self._folds(node, replica, event)
         return node
@@ -246,16 +283,27 @@ class Fleet:
             state.rejections += 1
         repeats = is_repeat(state, event, case.now_ms, node.limits)
         # A bad outcome of a forced call is statistics; so is the same request over again.
-        if not (repeats and case.kind in REPEATABLE) and not (event.forced and case.group != "success"):
+        counts = not (repeats and case.kind in REPEATABLE) and not (event.forced and case.group != "success")
+        if counts:
             rejections.fold(case)
             throttles.fold(case)
             breaker.fold(case)
+            degraded.fold(case)
             credential.fold(case)
+        if case.group != "success" or event.signature is not None:
+            notices.fold(case)
         for scope in (node, node.host, node.credential):
             if case.group != "neutral" and scope is not None and scope.state.holds is not None:
                 holds.note_evidence(case, scope)
                 self.store.touch(scope)
+        health.fold(case, counts=counts)
         node.fence = _fence(node)
+
+    def _on_route(self, node: Node, event: CallOutcome) -> None:
+        """An answer to a call of a chain (SPEC 4.5, Sustained fallback)."""
+        if event.route is not None and (event.queued_ms or 0) <= HOUR_MS:
+            self._case.seq, self._case.now_ms = self.seq, self.time_ms
+            notices.answered(self._case, node, event.route, event.rank)
 
     def _told(
         self, replica: Replica, node: Node | None, event: CallAnswered | ProbeResult | CallsRefused, target: Target
@@ -276,12 +324,26 @@ class Fleet:
             return None
         node.state.last_ms, node.state.last_seq = now_ms, self.seq
         self.store.touch(node)
-        if isinstance(event, CallAnswered) or event.trial:
+        is_probe = isinstance(event, ProbeResult)
+        if isinstance(event, ProbeResult) and not self.overlay:
+            self._probed(node, event)
+        if not is_probe or event.trial:
             outcome = as_outcome(event)
             if outcome.kind == "ok" and (outcome.queued_ms or 0) <= node.limits.good_answer_ms:
                 witnesses.note_good(node.state, replica.key, now_ms)
-            self._folds(node, replica, outcome, is_attempt=not isinstance(event, CallAnswered))
+                if is_probe:
+                    witnesses.note_clean(node.state, replica.key, now_ms)
+            self._folds(node, replica, outcome, is_attempt=is_probe)
         return node
+
+    def _probed(self, node: Node, event: ProbeResult) -> None:
+        """An active check is evidence for the health of its target; without a lease for nothing else (SPEC 4.6)."""
+        case = self._case
+        case.seq, case.now_ms = self.seq, self.time_ms
+        overrides.catch_up(case, node)
+        health.probed(case, node, event)
+        if not event.trial:
+            health.tell(case, node)
 
     def _override(self, event: Override, scope: Scope | None) -> None:
         if scope is None:
@@ -294,6 +356,8 @@ class Fleet:
             overrides.fold(case, node, event)
         except ValueError:
             self._skip("override")
+        if scope.model is not None and not self.overlay:
+            health.tell(case, node)
         node.state.last_ms, node.state.last_seq = self.time_ms, self.seq
         self.store.touch(node)
 
@@ -360,6 +424,14 @@ class Fleet:
         replicas = self.replicas(at_ms) if any(entry is not None and entry.ramp for entry in found) else 0
         return decide_entries(found, at_ms, replica, replicas=replicas, seq=self.seq)
 
+    def health(self, target: Target, at_ms: int) -> Health:
+        """The one word for a target at this log time, with the age of its evidence (SPEC 4.6)."""
+        try:
+            key = "" if target.is_empty else target.key
+        except NameRefused:
+            key = ""
+        return health.health(self.store.nodes.get(key), at_ms)
+
     def replicas(self, at_ms: int) -> int:
         """How many replicas were heard of in the 10 min before this log time."""
         return self.store.heard(at_ms)
@@ -398,7 +470,7 @@ def _fence(node: Node) -> int:
     for scope in (node, node.host, node.credential):
         if scope is not None and not (_is_plain(scope.state) and throttles.is_settled(scope.state)):
             return NEVER
-    if state.strikes is not None or node.limits.slow_ttft_ms:
+    if state.strikes is not None or node.limits.slow_ttft_ms or not degraded.is_settled(node):
         return NEVER
     if faults is not None and (faults.run_ms or not witnesses.is_empty(faults.witnesses)):
         return NEVER

@@ -93,10 +93,14 @@ def expire(case: Case, node: Node) -> None:
 
 
 def note_evidence(case: Case, node: Node) -> None:
-    """An outcome that is not neutral: holds on probation stay on probation for another hour."""
+    """An outcome that is not neutral: holds on probation stay on probation for another hour.
+
+    But not a hold for degraded output, which an hour on probation ends (SPEC 4.4): who never asks for a lease can
+    never prove three clean trials.
+    """
     state = node.state
     for hold in (state.holds or {}).values():
-        if not hold.proof or case.now_ms < hold.end_ms:
+        if not hold.proof or case.now_ms < hold.end_ms or hold.rule == "degraded":
             continue
         hold.evidence_ms = case.now_ms
         at_ms = over_ms(hold, node.limits)
@@ -114,7 +118,7 @@ def begins_again(case: Case, node: Node, hold: Hold) -> bool:
         return False
     hold.began_seq, hold.began_ms = case.seq, case.now_ms
     hold.end_ms = case.now_ms + hold.length_ms
-    hold.neutral = hold.later = hold.evidence_ms = hold.trial_ms = 0
+    hold.neutral = hold.later = hold.evidence_ms = hold.trial_ms = hold.clean = hold.uncheckable = 0
     hold.early = False
     begin(case, node, hold, {"neutral_trials": NEUTRAL_TRIALS})
     return True

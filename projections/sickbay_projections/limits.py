@@ -163,7 +163,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             uncheckable=degraded.uncheckable,
             host_models=degraded.host_models,
             host_bad=degraded.host_bad,
-            counted_ms=min(bucket_ms * BUCKETS, sample_ms * SAMPLE_BUCKETS, HOUR_MS),
+            counted_ms=min(
+                bucket_ms * BUCKETS, sample_ms * SAMPLE_BUCKETS, _ms(policy.witnesses.good_answer_s), HOUR_MS
+            ),
             idle_ms=_ms(policy.health.idle_s),
             unknown_ms=_ms(policy.health.unknown_s),
             readiness_failures=policy.health.readiness_failures,

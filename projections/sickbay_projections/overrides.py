@@ -88,6 +88,8 @@ def _empty(case: Case, node: Node, cleared_seq: int, cleared_ms: int, event: Ove
         case.out.append(_released(case, node, (RULE, operator.seq, operator.end_ms), "clear", event))
     state.holds = state.past = state.strikes = state.operator = None
     state.window = state.faults = state.ramp = state.throttling = state.refusals = None
+    state.checked = state.bad = state.attributed = state.damage = state.notices = state.probes = None
+    state.against_ms, state.is_against = 0, False
     state.released_by = "clear"
     # A wide clear is noted late: what an ordinary success left behind since then stays.
     later = {name: at_ms for name, at_ms in (state.requests or {}).items() if at_ms > cleared_ms}
@@ -96,6 +98,10 @@ def _empty(case: Case, node: Node, cleared_seq: int, cleared_ms: int, event: Ove
         state.good_ms, state.good_by = 0, ""
     if state.other_good_ms <= cleared_ms:
         state.other_good_ms, state.other_good_by = 0, ""
+    if state.clean_ms <= cleared_ms:
+        state.clean_ms, state.clean_by = 0, ""
+    if state.other_clean_ms <= cleared_ms:
+        state.other_clean_ms = 0
     state.cleared_seq, state.cleared_ms = cleared_seq, cleared_ms
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from sickbay_events.names import Scope
 
-from .state import Replica, ScopeState, encode_sorted
+from .state import Replica, Route, ScopeState, encode_sorted
 
 if TYPE_CHECKING:
     from .fold import Fleet
@@ -31,6 +31,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     skipped: dict[str, int]
     swept_hour: int
     replicas: dict[str, list[Any]]
+    routes: dict[str, list[Any]]
     scopes: dict[str, ScopeState]
 
 
@@ -56,8 +57,9 @@ def rest(fleet: Fleet) -> dict[str, Any]:
 def encode(fleet: Fleet) -> bytes:
     """The state with sorted keys."""
     replicas = {key: replica.to_data() for key, replica in fleet.store.replicas.items()}
+    routes = {key: route.to_data() for key, route in fleet.store.routes.items()}
     scopes = {key: node.state for key, node in fleet.store.nodes.items()}
-    return encode_sorted({**rest(fleet), "replicas": replicas, "scopes": scopes})
+    return encode_sorted({**rest(fleet), "replicas": replicas, "routes": routes, "scopes": scopes})
 
 
 def read(data: bytes) -> Snapshot:
@@ -81,4 +83,6 @@ def fill(fleet: Fleet, found: Snapshot) -> None:
         store.node(Scope.of_key(key)).state = state
     for key, data in found.replicas.items():
         store.add_replica(Replica.from_data(key, data))
+    for key, data in found.routes.items():
+        store.add_route(Route.from_data(key, data))
     store.queue_idle()

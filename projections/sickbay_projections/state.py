@@ -48,6 +48,16 @@ class Hold(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     status: int | None = None
     count: int = 0
     """Strikes, faults or bad samples behind it, as they stood when it began."""
+    of: int = 0
+    """Checkable answers of which those were a share (SPEC 4.4)."""
+    encoding: bool = False
+    """It is for damaged encoding."""
+    by: str = ""
+    """Token of the only replica that saw them; "" where there were more."""
+    clean: int = 0
+    """Clean leased trials of it."""
+    uncheckable: int = 0
+    """Answers on its probation that could not be checked."""
     later: int = 0
     """The same sort of evidence since it began: counted, moves nothing."""
     nth: int = 1
@@ -127,6 +137,49 @@ class Faults(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     witnesses: Witnesses = msgspec.field(default_factory=Witnesses)
 
 
+class Bad(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Bad samples of a scope that do not hold it (SPEC 4.4). Windows are as in `buckets`."""
+
+    by: dict[str, list[int]] = {}
+    """Replica -> window of its bad samples; "" stands for all replicas beyond the first 16."""
+    witnesses: Witnesses = msgspec.field(default_factory=Witnesses)
+
+
+class Seen(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Sightings of one signature (SPEC 4.5). Hours are floor(log time / 1 h)."""
+
+    counts: list[int]
+    """By hour, as in `buckets`."""
+    novel: bool = False
+    """It was absent in the 24 h before its first sighting, and nobody was warned yet."""
+    warned_hour: int = -1
+
+
+class Notices(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """What may be worth a person's look at a scope (SPEC 4.5)."""
+
+    signatures: dict[str, Seen] = {}
+    """By the signature's token."""
+    endpoints: dict[str, list[int]] = {}
+    """Token of a model -> hour, wrong endpoints in it, 1 if that was warned of; only a host's."""
+    no_charset_day: int = -1
+    """The last day that warned of damaged answers without a charset."""
+
+
+class Probes(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Newest active checks (SPEC 4.6); log times, 0: none, or a success came after it."""
+
+    live_ms: int = 0
+    """Newest liveness check that passed."""
+    not_live_ms: int = 0
+    """Newest one that failed."""
+    ready_ms: int = 0
+    """Newest readiness check that passed."""
+    not_ready_ms: int = 0
+    failures: int = 0
+    """Readiness checks that failed in a row."""
+
+
 class Throttling(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """Throttles of a scope that do not hold the fleet (SPEC 4.2). Replicas are named by their tokens."""
 
@@ -171,6 +224,10 @@ class ScopeState(msgspec.Struct, omit_defaults=True, gc=False):
     good_by: str = ""
     other_good_ms: int = 0
     other_good_by: str = ""
+    clean_ms: int = 0
+    """The same of clean samples: good answers that could be checked (SPEC 4.4)."""
+    clean_by: str = ""
+    other_clean_ms: int = 0
     bad_kind: str | None = None
     """The newest outcome that was no success."""
     bad_status: int | None = None
@@ -185,6 +242,20 @@ class ScopeState(msgspec.Struct, omit_defaults=True, gc=False):
     faults: Faults | None = None
     throttling: Throttling | None = None
     refusals: Refusals | None = None
+    checked: list[int] | None = None
+    """Samples of what was answered, clean or bad, as in `buckets`; `attributed`: of those that can show damaged
+    encoding. `bad` and `damage` have the bad ones of each."""
+    bad: Bad | None = None
+    attributed: list[int] | None = None
+    damage: Bad | None = None
+    notices: Notices | None = None
+    probes: Probes | None = None
+    against_ms: int = 0
+    """Newest evidence that spoke against the target, and whether nothing good came after it (SPEC 4.6)."""
+    is_against: bool = False
+    word: str = "unknown"
+    """Health as it was last told (SPEC 4.6), and since when."""
+    word_ms: int = 0
     ramp: Ramp | None = None
     operator: Operator | None = None
     cleared_seq: int = 0
@@ -212,13 +283,15 @@ class Boot(msgspec.Struct, gc=False):
 class Replica:
     """One router machine as the log knows it. `key` is the token of its name."""
 
-    __slots__ = ("boots", "dirty", "hashed", "heard_ms", "hour", "key", "new_targets")
+    __slots__ = ("boots", "dirty", "hashed", "heard_ms", "hour", "key", "new_targets", "warned_hour")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.heard_ms = 0
         self.hour = 0
         self.new_targets = 0
+        self.warned_hour = -1
+        """The last hour that warned of its own decoding (SPEC 4.5)."""
         self.boots: dict[str, Boot] = {}
         self.dirty = True
         self.hashed = 0
@@ -226,13 +299,13 @@ class Replica:
     def to_data(self) -> list[Any]:
         """Its state; the missing bits as hex, since they are wider than any wire integer."""
         boots = {boot: [b.highest, b.heard_ms, f"{b.missing:x}"] for boot, b in self.boots.items()}
-        return [self.heard_ms, self.hour, self.new_targets, boots]
+        return [self.heard_ms, self.hour, self.new_targets, self.warned_hour, boots]
 
     @classmethod
     def from_data(cls, key: str, data: list[Any]) -> Replica:
         """Read `to_data` back."""
         replica = cls(key)
-        replica.heard_ms, replica.hour, replica.new_targets, boots = data
+        replica.heard_ms, replica.hour, replica.new_targets, replica.warned_hour, boots = data
         for boot, (highest, heard_ms, missing) in boots.items():
             replica.boots[boot] = Boot(highest, int(missing, 16), heard_ms)
         return replica
@@ -242,10 +315,42 @@ class Replica:
         return hash_of("replica " + self.key, self.to_data())
 
 
+class Route:
+    """Answers to the calls of one chain in one hour of log time (SPEC 4.5). `key` is the token of its name."""
+
+    __slots__ = ("answers", "by_fallback", "dirty", "hashed", "hour", "key", "warned")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.hour = 0
+        self.answers = 0
+        self.by_fallback = 0
+        """Those of them that were not by the first choice."""
+        self.warned = False
+        self.dirty = True
+        self.hashed = 0
+
+    def to_data(self) -> list[Any]:
+        """Its state."""
+        return [self.hour, self.answers, self.by_fallback, self.warned]
+
+    @classmethod
+    def from_data(cls, key: str, data: list[Any]) -> Route:
+        """Read `to_data` back."""
+        route = cls(key)
+        route.hour, route.answers, route.by_fallback, route.warned = data
+        return route
+
+    def digest(self) -> int:
+        """Hash of its state."""
+        return hash_of("route " + self.key, self.to_data())
+
+
 class Node:
     """One scope with its state, and links and marks that are no part of it."""
 
     __slots__ = (
+        "calm_ms",
         "children",
         "credential",
         "dirty",
@@ -277,6 +382,8 @@ class Node:
         """It has left the fleet's state; a new one may stand under its key."""
         self.fence = NEVER
         """A success that had seen this sequence does nothing but count; `NEVER`: it may do more."""
+        self.calm_ms = 0
+        """Before this log time such a success leaves the word for its health as it is."""
 
     def digest(self) -> int:
         """Hash of its state."""

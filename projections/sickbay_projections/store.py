@@ -9,8 +9,10 @@ from sickbay_events.policy import Policy
 
 from . import bounds
 from .limits import HOUR_MS, UNHEARD_MS, Limits
-from .state import NEVER, Node, Replica
+from .state import NEVER, Node, Replica, Route
 
+ROUTES_MAX: Final = 1_000
+"""Chains whose answers are counted within one hour."""
 _DIGEST_MASK: Final = (1 << 128) - 1
 
 
@@ -20,6 +22,7 @@ class Store:
     def __init__(self, policy: Policy) -> None:
         self.nodes: dict[str, Node] = {}
         self.replicas: dict[str, Replica] = {}
+        self.routes: dict[str, Route] = {}
         self.targets = 0
         self.other = 0
         """Events of targets for which the bounds left no room."""
@@ -29,6 +32,7 @@ class Store:
         self._changed: dict[str, None] = {}
         self._dirty: list[Node] = []
         self._dirty_replicas: list[Replica] = []
+        self._dirty_routes: list[Route] = []
         self._digest = 0
         self._limits: dict[tuple[str, str], Limits] = {}
         self.set_policy(policy)
@@ -78,6 +82,19 @@ class Store:
         self.replicas[replica.key] = replica
         self._dirty_replicas.append(replica)
 
+    def new_route(self, key: str) -> Route | None:
+        """A chain that is new to the state; None if there are too many in this hour."""
+        if len(self.routes) >= ROUTES_MAX:
+            return None
+        route = Route(key)
+        self.add_route(route)
+        return route
+
+    def add_route(self, route: Route) -> None:
+        """Take in a chain that the state does not have."""
+        self.routes[route.key] = route
+        self._dirty_routes.append(route)
+
     def heard(self, now_ms: int) -> int:
         """Replicas heard of in the last 10 min."""
         within_ms = round(self.policy.witnesses.heard_s * 1000)
@@ -96,6 +113,12 @@ class Store:
         if not replica.dirty:
             replica.dirty = True
             self._dirty_replicas.append(replica)
+
+    def touch_route(self, route: Route) -> None:
+        """The same for a chain."""
+        if not route.dirty:
+            route.dirty = True
+            self._dirty_routes.append(route)
 
     def unsettle(self, node: Node) -> None:
         """Of this scope and those below: the next success may do more than count."""
@@ -125,15 +148,16 @@ class Store:
 
     def digest(self, rest: int) -> str:
         """Sum mod 2^128 of the hashes of all parts and of `rest`, in 32 hex digits; hashes what changed anew."""
-        parts: list[Node | Replica] = [node for node in self._dirty if self.nodes.get(node.key) is node]
+        parts: list[Node | Replica | Route] = [node for node in self._dirty if self.nodes.get(node.key) is node]
         parts += [replica for replica in self._dirty_replicas if self.replicas.get(replica.key) is replica]
+        parts += [route for route in self._dirty_routes if self.routes.get(route.key) is route]
         for part in parts:
             if part.dirty:
                 self._digest -= part.hashed
                 part.hashed = part.digest()
                 self._digest += part.hashed
                 part.dirty = False
-        self._dirty, self._dirty_replicas = [], []
+        self._dirty, self._dirty_replicas, self._dirty_routes = [], [], []
         return f"{(self._digest + rest) & _DIGEST_MASK:032x}"
 
     # -- policy ------------------------------------------------------------------------------------
@@ -182,6 +206,9 @@ class Store:
             for boot in bounds.unheard_boots(replica, now_ms):
                 del replica.boots[boot]
                 self.touch_replica(replica)
+        for route in [route for route in self.routes.values() if route.hour < now_ms // HOUR_MS]:
+            self._digest -= route.hashed
+            del self.routes[route.key]
         wide = [node for node in self.nodes.values() if node.scope.model is None]
         for node in sorted(wide, key=lambda node: node.scope.alias is None):
             self._drop_if_blank(node, now_ms)
@@ -208,6 +235,7 @@ class Store:
         for node in self.nodes.values():
             before = bounds.ends(node.state)
             bounds.step_back(node, now_ms)
+            node.calm_ms = 0
             self.touch(node)
             if bounds.ends(node.state) != before:
                 self.entry_changed(node, seq, now_ms)
@@ -215,7 +243,11 @@ class Store:
             replica.heard_ms = min(replica.heard_ms, now_ms)
             for boot in replica.boots.values():
                 boot.heard_ms = min(boot.heard_ms, now_ms)
+            replica.warned_hour = min(replica.warned_hour, now_ms // HOUR_MS)
             self.touch_replica(replica)
+        for route in self.routes.values():
+            route.hour = min(route.hour, now_ms // HOUR_MS)
+            self.touch_route(route)
         self.queue_idle()
 
     def queue_idle(self) -> None:

@@ -10,6 +10,8 @@ StrikesCell: TypeAlias = Literal["none", "clears", "strike"]
 QuarantineCell: TypeAlias = Literal["lifts", "strike", "given_back", "tells_nothing"]
 RunCell: TypeAlias = Literal["success", "fault", "neither", "none"]
 ThrottleCell: TypeAlias = Literal["ends", "holds", "none"]
+SampleCell: TypeAlias = Literal["clean", "bad", "none"]
+DegradedCell: TypeAlias = Literal["counts", "begins_again", "given_back", "tells_nothing"]
 CredentialCell: TypeAlias = Literal["lifts", "strike", "given_back", "tells_nothing"]
 BreakerCell: TypeAlias = Literal["closes", "begins_again", "given_back", "tells_nothing"]
 
@@ -27,14 +29,32 @@ class Row(NamedTuple):
     throttle: ThrottleCell
     credential: CredentialCell
     """To the strikes and holds of a credential; `lifts` clears its strikes too."""
+    sample: SampleCell
+    """If it can be checked."""
+    degraded: DegradedCell
+    """As a trial of a hold for degraded output: `counts` only if it can be checked, else given back."""
 
 
 TABLE: Final[dict[Group, Row]] = {
     "success": Row(
-        strikes="clears", quarantine="lifts", run="success", breaker="closes", throttle="ends", credential="lifts"
+        strikes="clears",
+        quarantine="lifts",
+        run="success",
+        breaker="closes",
+        throttle="ends",
+        credential="lifts",
+        sample="clean",
+        degraded="counts",
     ),
     "degraded": Row(
-        strikes="clears", quarantine="lifts", run="neither", breaker="closes", throttle="ends", credential="lifts"
+        strikes="clears",
+        quarantine="lifts",
+        run="neither",
+        breaker="closes",
+        throttle="ends",
+        credential="lifts",
+        sample="bad",
+        degraded="begins_again",
     ),
     "throttle": Row(
         strikes="none",
@@ -43,6 +63,8 @@ TABLE: Final[dict[Group, Row]] = {
         breaker="given_back",
         throttle="holds",
         credential="given_back",
+        sample="none",
+        degraded="given_back",
     ),
     "rejection": Row(
         strikes="strike",
@@ -51,6 +73,8 @@ TABLE: Final[dict[Group, Row]] = {
         breaker="given_back",
         throttle="none",
         credential="given_back",
+        sample="none",
+        degraded="given_back",
     ),
     "fault": Row(
         strikes="none",
@@ -59,9 +83,18 @@ TABLE: Final[dict[Group, Row]] = {
         breaker="begins_again",
         throttle="none",
         credential="given_back",
+        sample="none",
+        degraded="given_back",
     ),
     "auth": Row(
-        strikes="none", quarantine="given_back", run="none", breaker="given_back", throttle="none", credential="strike"
+        strikes="none",
+        quarantine="given_back",
+        run="none",
+        breaker="given_back",
+        throttle="none",
+        credential="strike",
+        sample="none",
+        degraded="given_back",
     ),
     "neutral": Row(
         strikes="none",
@@ -70,6 +103,8 @@ TABLE: Final[dict[Group, Row]] = {
         breaker="tells_nothing",
         throttle="none",
         credential="tells_nothing",
+        sample="none",
+        degraded="tells_nothing",
     ),
 }
 GROUPS: Final[dict[Kind, Group]] = {kind: row.group for kind, row in KINDS.items()}

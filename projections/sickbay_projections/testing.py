@@ -9,14 +9,14 @@ given(log.outcome("model_unavailable", at_s=0, replica="r1")).when(
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
-from sickbay_events.derived import DerivedEvent, Held, Released, WarningRaised
+from sickbay_events.derived import DerivedEvent, HealthChanged, Held, Released, WarningRaised
 from sickbay_events.kinds import Kind
 from sickbay_events.names import Scope, Target
-from sickbay_events.outcome import CallAnswered, CallOutcome, Event, Override, PolicyChanged
+from sickbay_events.outcome import CallAnswered, CallOutcome, Event, Override, PolicyChanged, ProbeResult
 from sickbay_events.policy import Policy
 from sickbay_events.times import rfc3339
 
@@ -47,6 +47,12 @@ class Log:
     def answered(self, *, at_s: float, replica: str = "r1", target: Target | None = None, **fields: Any) -> Recorded:
         """The first content of a streaming trial."""
         return self.event(CallAnswered(**fields), at_s=at_s, replica=replica, target=target)
+
+    def probe(
+        self, level: Literal["liveness", "readiness"], *, ok: bool, at_s: float, replica: str = "r1", **fields: Any
+    ) -> Recorded:
+        """An active check; `fields` are those of `ProbeResult`."""
+        return self.event(ProbeResult(level=level, ok=ok, **fields), at_s=at_s, replica=replica)
 
     def event(self, event: Event, *, at_s: float, replica: str = "r1", target: Target | None = None) -> Recorded:
         """Any event of a replica about a target."""
@@ -101,22 +107,32 @@ def warned(rule: str, **fields: Any) -> Expected:
     return Expected(WarningRaised, {"rule": rule, **fields})
 
 
+def became(word: str, **fields: Any) -> Expected:
+    """A `HealthChanged` to this word with at least these fields."""
+    return Expected(HealthChanged, {"new": word, **fields})
+
+
 class Story:
     """A fleet in the middle of a test."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.derived: list[DerivedEvent] = []
+        """What followed from the last `when`, without changes of health, which follow from nearly everything."""
+        self.all: list[DerivedEvent] = []
+        """The same with them."""
 
     def when(self, *recorded: Recorded) -> Story:
         """Fold these; what follows from them is what `then` looks at."""
-        self.derived = [event for one in recorded for event in self.fleet.apply(one)]
+        self.all = [event for one in recorded for event in self.fleet.apply(one)]
+        self.derived = [event for event in self.all if not isinstance(event, HealthChanged)]
         return self
 
     def then(self, *expected: Expected) -> Story:
-        """Exactly these derived events followed, in this order."""
-        assert len(self.derived) == len(expected), f"expected {len(expected)} derived events, got {self.derived!r}"
-        for event, wanted in zip(self.derived, expected, strict=True):
+        """Exactly these derived events followed, in this order; changes of health count where one is expected."""
+        derived = self.all if any(wanted.sort is HealthChanged for wanted in expected) else self.derived
+        assert len(derived) == len(expected), f"expected {len(expected)} derived events, got {derived!r}"
+        for event, wanted in zip(derived, expected, strict=True):
             difference = wanted.differs(event)
             assert difference is None, difference
         return self

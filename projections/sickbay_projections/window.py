@@ -48,3 +48,8 @@ def step_back(counts: list[int], bucket: int) -> None:
         late = min(ahead, BUCKETS - 1) + 1
         kept = counts[late + 1 :]
         counts[:] = [bucket, sum(counts[1 : late + 1]), *kept, *[0] * (BUCKETS - 1 - len(kept))]
+
+
+def newest(counts: list[int]) -> int:
+    """The newest bucket with counts, of a window that has any."""
+    return counts[0] - next(age for age, count in enumerate(counts[1:]) if count)

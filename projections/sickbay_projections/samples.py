@@ -1,0 +1,162 @@
+"""What an answer says of a target's output, and the shares that such samples make (SPEC 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from sickbay_events.outcome import CallOutcome
+
+from . import buckets, overrides, spread, witnesses
+from .case import Case
+from .limits import SAMPLE_BUCKETS, Limits
+from .state import Bad, Node, ScopeState
+
+Says: TypeAlias = Literal["clean", "bad", "damage", "unchecked", "nothing"]
+"""`bad` is the model's own, `damage` damaged encoding; `unchecked` was answered but proves nothing either way."""
+ENCODING: Final = frozenset({"double_encoded", "replacement_char"})
+"""Signatures of damaged encoding."""
+REPLICAS_MAX: Final = 16
+"""Replicas whose bad samples are counted one by one; those of all others are counted together."""
+SEVERAL: Final = ""
+"""In place of a replica's name: more than one, or all beyond the first 16."""
+
+
+class Evidence(NamedTuple):
+    """One share of a scope at one moment."""
+
+    by: dict[str, int]
+    """Replica -> its bad samples, none of them 0."""
+    of: int
+    """The samples of which those are a share."""
+
+    @property
+    def bad(self) -> int:
+        """All bad samples."""
+        return sum(self.by.values())
+
+    def is_share(self, limits: Limits) -> bool:
+        """Whether the bad ones are as large a share as holds."""
+        return self.bad > 0 and self.bad * 100 >= limits.bad_percent * self.of
+
+    def is_enough(self, limits: Limits) -> bool:
+        """Whether they are that of as many samples as a hold needs."""
+        return self.bad >= limits.bad and self.of >= limits.checkable and self.is_share(limits)
+
+    def is_over_half(self, limits: Limits) -> bool:
+        """Whether the share lies over half of what holds."""
+        return self.bad * 200 > limits.bad_percent * self.of
+
+
+def says(case: Case) -> Says:
+    """What this outcome is as a sample.
+
+    Damaged encoding that may be an echo of the prompt proves nothing: a model that echoes what it was given
+    behaves correctly (SPEC 3).
+    """
+    if case.row.sample == "none":
+        return "nothing"
+    if not case.is_attempt or not case.event.checkable:
+        return "unchecked"
+    if case.row.sample == "clean":
+        return "clean"
+    if is_encoding(case.event):
+        return "damage" if case.event.attributable else "unchecked"
+    return "bad"
+
+
+def is_encoding(event: CallOutcome) -> bool:
+    """Whether the text was damaged on its way through an encoding."""
+    return event.kind == "mangled_output" and (event.signature in ENCODING or event.scope == "host")
+
+
+def plain(state: ScopeState, now_ms: int, limits: Limits) -> Evidence:
+    """The model's own bad output among what could be checked."""
+    return _evidence(state.bad, state.checked, now_ms, limits)
+
+
+def encoding(state: ScopeState, now_ms: int, limits: Limits) -> Evidence:
+    """Damaged encoding among what was attributable."""
+    return _evidence(state.damage, state.attributed, now_ms, limits)
+
+
+def of_host(host: Node, now_ms: int) -> tuple[Evidence, int]:
+    """The damaged encoding of all models of a host, and how many of them have 3 bad and their share each.
+
+    A model that is held for it is one of them, with what its hold rests on.
+    """
+    by, of, models = dict[str, int](), 0, 0
+    for model in live_models(host):
+        found = encoding(model.state, now_ms, model.limits)
+        hold = (model.state.holds or {}).get("degraded")
+        if hold is not None and hold.encoding:
+            found.by[hold.by] = found.by.get(hold.by, 0) + hold.count
+            found = found._replace(of=found.of + hold.of)
+        of += found.of
+        for name, count in found.by.items():
+            by[name] = by.get(name, 0) + count
+        models += found.bad >= host.limits.host_bad and found.is_share(model.limits)
+    return Evidence(by, of), models
+
+
+def live_models(host: Node) -> Iterator[Node]:
+    """The models of a host that no clear of a wider scope has made void."""
+    return (model for model in spread.models(host) if not overrides.is_behind(model))
+
+
+def has_other_clean(case: Case, scope: Node, replica: str) -> bool:
+    """Whether a replica other than this one had a clean sample of this scope lately."""
+    models = (scope,) if scope.scope.model is not None else live_models(scope)
+    return any(
+        0 < clean_ms <= case.now_ms < clean_ms + scope.limits.good_answer_ms
+        for clean_ms in (witnesses.other_clean_ms(model.state, replica) for model in models)
+    )
+
+
+def note_clean(state: ScopeState, event: CallOutcome, now_ms: int, limits: Limits) -> None:
+    """Count one clean sample. The quick exit of the loop does the same in place."""
+    bucket = now_ms // limits.sample_ms
+    state.checked = buckets.add(state.checked, bucket, SAMPLE_BUCKETS)
+    if event.attributable:
+        state.attributed = buckets.add(state.attributed, bucket, SAMPLE_BUCKETS)
+
+
+def note_bad(case: Case, says: Says) -> Bad:
+    """Count one bad sample of its sort; where those are kept."""
+    state, bucket = case.state, case.now_ms // case.limits.sample_ms
+    if says == "damage":
+        state.attributed = buckets.add(state.attributed, bucket, SAMPLE_BUCKETS)
+        found = state.damage = state.damage or Bad()
+    else:
+        state.checked = buckets.add(state.checked, bucket, SAMPLE_BUCKETS)
+        found = state.bad = state.bad or Bad()
+    by = found.by
+    for name in [name for name, counts in by.items() if not buckets.total(counts, bucket, SAMPLE_BUCKETS)]:
+        del by[name]
+    name = case.replica if case.replica in by or len(by) < REPLICAS_MAX else SEVERAL
+    by[name] = buckets.add(by.get(name), bucket, SAMPLE_BUCKETS)
+    witnesses.note_like(found.witnesses, case.replica, case.now_ms)
+    return found
+
+
+def spend(case: Case, scope: Node) -> None:
+    """What a hold of this scope rests on is used up, and so is what came on its probation."""
+    if scope.scope.model is not None:
+        scope.state.checked = scope.state.bad = None
+        models = iter((scope,))
+    else:
+        models = spread.models(scope)
+    for model in models:
+        model.state.attributed = model.state.damage = None
+        case.store.touch(model)
+    scope.state.damage = None
+
+
+def _evidence(bad: Bad | None, of: list[int] | None, now_ms: int, limits: Limits) -> Evidence:
+    bucket = now_ms // limits.sample_ms
+    by = {
+        name: count
+        for name, counts in (bad.by.items() if bad is not None else ())
+        if (count := buckets.total(counts, bucket, SAMPLE_BUCKETS))
+    }
+    return Evidence(by, buckets.total(of, bucket, SAMPLE_BUCKETS))
