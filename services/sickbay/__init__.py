@@ -6,19 +6,25 @@ from sickbay_events import CallOutcome, Decision, Policy, Target, Verdict, class
 
 from .attempt import Attempt
 from .bodies import read_error_body
+from .budget import Budget, budget
+from .chain import Answer
 from .client import Sickbay, connect
-from .errors import Held, SickbayError
+from .errors import Exhausted, Held, SickbayError
 
 __all__ = [
+    "Answer",
     "Attempt",
+    "Budget",
     "CallOutcome",
     "Decision",
+    "Exhausted",
     "Held",
     "Policy",
     "Sickbay",
     "SickbayError",
     "Target",
     "Verdict",
+    "budget",
     "classify",
     "connect",
     "judge_output",

@@ -12,9 +12,10 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar, Unpack, overload
 
 from sickbay_events import CallAnswered, CallOutcome, CallsRefused, Decision, Skipped, Target, rfc3339
 from sickbay_events.outcome import Lease
@@ -22,6 +23,8 @@ from sickbay_events.outcome import Lease
 from .attempt import Attempt
 from .bus.connect import NatsOptions
 from .bus.link import Link
+from .calls import Calls
+from .chain import NO_FALLBACK, Answer, CallOptions, Usable
 from .config import Settings
 from .errors import Held
 from .gate import Gate
@@ -30,6 +33,8 @@ from .mirror import Mirror
 from .outbox import Reportable
 from .overlay import Overlay
 from .reporter import CAPACITY, CLOSE_LIMIT_S, Counts, Left, Reporter
+from .resort import Resorts
+from .streams import StreamingAnswer
 from .trials import ASK_S, Trial, Trials
 from .view import View
 
@@ -37,6 +42,9 @@ _log = logging.getLogger("sickbay.client")
 
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 MINUTE_S: Final = 60
+
+T = TypeVar("T")
+F = TypeVar("F")
 
 
 class Outbox(Protocol):
@@ -86,6 +94,8 @@ class Sickbay:
         mirror.listen(changed=holds.changed, loaded=holds.loaded)
         mirror.listen(changed=overlay.cluster_changed, policy=overlay.set_policy, passed=overlay.checkpoint)
         gate.on_denied = self._calls.skipped
+        self._resorts = Resorts(link, gate.target_of)
+        self.calls = Calls(self, self._calls, self._resorts)
         silence()
 
     # The public face.
@@ -128,6 +138,77 @@ class Sickbay:
             skipped=skipped,
         )
 
+    def usable(self, targets: Sequence[Target]) -> Usable:
+        """Those of the targets that may be called now, in their order; `.skipped` says why not the others.
+
+        For those who call along a chain by themselves; `call` does all of that.
+        """
+        return Usable((target, self.gate.decide(target)) for target in targets)
+
+    @overload
+    async def call(
+        self,
+        targets: Sequence[Target],
+        attempt_fn: Callable[[Target, Attempt], Awaitable[T]],
+        **options: Unpack[CallOptions],
+    ) -> Answer[T]: ...
+
+    @overload
+    async def call(
+        self,
+        targets: Sequence[Target],
+        attempt_fn: Callable[[Target, Attempt], Awaitable[T]],
+        *,
+        fallback: F,
+        **options: Unpack[CallOptions],
+    ) -> Answer[T | F]: ...
+
+    async def call(
+        self,
+        targets: Sequence[Target],
+        attempt_fn: Callable[[Target, Attempt], Awaitable[T]],
+        *,
+        fallback: Any = NO_FALLBACK,
+        **options: Unpack[CallOptions],
+    ) -> Answer[Any]:
+        """Call the first of the targets that may be called, and the next ones as long as there is no answer.
+
+        attempt_fn   async: gets the target and its `Attempt`, calls, tells the attempt what came (`attempt.response`,
+                     `output`, `ok`), and returns the value. What it does not tell counts as ok, what it raises is
+                     classified; both an exception and a verdict that is no answer lead to the next candidate. It is
+                     cancelled at `attempt.limit_s`.
+        fallback     makes the work optional: taken as the value if there is no answer, and nothing is raised
+        options      `budget_s` 20, `attempt_s` 10, `wait_s` 0, `forced` "never", `route`, `at_hand`, `prompt_ascii`,
+                     `client_capped`, `request_hash`; see `CallOptions`
+
+        Raises `Exhausted` if there is no answer and no fallback, and `ValueError` for an option that is not accepted;
+        after a first content (`attempt.first_content()`) what broke it, since no other candidate can take over then.
+        """
+        return await self.calls.call(targets, attempt_fn, fallback, **options)
+
+    def stream(
+        self,
+        targets: Sequence[Target],
+        stream_fn: Callable[[Target, Attempt], AsyncIterable[T]],
+        *,
+        fallback: Any = NO_FALLBACK,
+        is_content: Callable[[T], object] = bool,
+        **options: Unpack[CallOptions],
+    ) -> StreamingAnswer[T]:
+        """The chunks of the first candidate that begins to answer: `async with sb.stream(...) as answer`.
+
+        stream_fn    an async generator of the target and its `Attempt`
+        fallback     makes the work optional: the only chunk if no candidate begins (None: no chunk at all)
+        is_content   which chunks are content; those before the first are kept back until it comes. The limits of
+                     `call` hold up to then. A stream that ends without content is an empty answer, unless it was
+                     said to be one (`attempt.ok(checkable=False)` for a turn with tool calls).
+
+        What breaks it after the first content is recorded as `truncated` and raised. Else as `call`.
+        """
+        return StreamingAnswer(
+            self.calls, targets, stream_fn, fallback=fallback, is_content=is_content, options=options
+        )
+
     def record(self, target: Target, event: Reportable) -> None:
         """Report what the caller judged by himself. Never blocks, never raises; bad input is counted and logged."""
         self._record(target, event, None)
@@ -144,6 +225,7 @@ class Sickbay:
         if not getattr(self.reporter, "is_forked", False):
             self._tell_refused()
             await self.trials.close()
+            await self._resorts.close()
         left = await self.reporter.close(limit_s)
         if getattr(self.reporter, "is_forked", False):
             return left  # a child process: even to close it here would take the socket from the parent's loop
@@ -158,6 +240,7 @@ class Sickbay:
         self.mirror.start()
         self.reporter.start()
         self.trials.start()
+        self._resorts.start()
         self._next_minute()
         if self.link is not None:
             self.link.start()
@@ -224,6 +307,11 @@ class Sickbay:
             self.trials.finish(trial, outcome.kind, n)
         if outcome.rank > 0 and outcome.kind == "ok":
             self._calls.failed_over(target, outcome.rank, outcome.route)
+
+    @property
+    def degradations(self) -> dict[tuple[str, str], int]:
+        """How often optional work took its fallback, by (route, reason); a budget's (feature, `budget_spent`) once."""
+        return dict(self.calls.degradations)
 
     @property
     def impatience_s(self) -> float:

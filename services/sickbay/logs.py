@@ -156,6 +156,19 @@ class CallLog:
                 },
             )
 
+    def degraded(self, name: str, reason: str, text: str) -> None:
+        """Optional work took its fallback."""
+        count = self._due("degraded", Target("", name), reason)
+        if count:
+            _log.warning(
+                "degraded %s: %s (%d since the last line): %s",
+                name or "an optional call",
+                reason,
+                count,
+                text,
+                extra={"event": "degraded", "route": name or None, "reason": reason, "count": count},
+            )
+
     def _due(self, what: str, target: Target, why: str, count: int = 1) -> int:
         """How many such calls a line would stand for, or 0 while it is too soon for one."""
         key = (what, target.provider, target.model, why)

@@ -18,15 +18,18 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 from sickbay_events import Decision, Target
 
+from . import calls_sync
 from .attempt import Attempt
+from .calls_sync import SyncStreamingAnswer
+from .chain import NO_FALLBACK, Answer, CallOptions, Usable
 from .client import Sickbay
 from .client import connect as connect_async
 from .outbox import Reportable
@@ -35,6 +38,9 @@ from .reporter import CLOSE_LIMIT_S, Counts, Left, Reporter
 __all__ = ["SyncSickbay", "connect"]
 
 _log = logging.getLogger("sickbay.sync")
+
+T = TypeVar("T")
+F = TypeVar("F")
 
 STOP_S: Final = 3.0
 """For closing the connection and ending the thread, beyond the limit for handing over."""
@@ -127,6 +133,54 @@ class SyncSickbay:
         The options are those of `Sickbay.attempt`.
         """
         return self._own().sickbay.attempt(target, limit_s, **options)
+
+    def usable(self, targets: Sequence[Target]) -> Usable:
+        """Those of the targets that may be called now, in their order; `.skipped` says why not the others."""
+        return self._own().sickbay.usable(targets)
+
+    @overload
+    def call(
+        self, targets: Sequence[Target], attempt_fn: Callable[[Target, Attempt], T], **options: Unpack[CallOptions]
+    ) -> Answer[T]: ...
+
+    @overload
+    def call(
+        self,
+        targets: Sequence[Target],
+        attempt_fn: Callable[[Target, Attempt], T],
+        *,
+        fallback: F,
+        **options: Unpack[CallOptions],
+    ) -> Answer[T | F]: ...
+
+    def call(
+        self,
+        targets: Sequence[Target],
+        attempt_fn: Callable[[Target, Attempt], T],
+        *,
+        fallback: Any = NO_FALLBACK,
+        **options: Unpack[CallOptions],
+    ) -> Answer[Any]:
+        """Call along the chain, as `Sickbay.call` does, in this thread.
+
+        A thread cannot be cancelled, so `attempt_fn` has to give `attempt.limit_s` to its client as the timeout.
+        """
+        return calls_sync.call(self._own().sickbay.calls, targets, attempt_fn, fallback, **options)
+
+    def stream(
+        self,
+        targets: Sequence[Target],
+        stream_fn: Callable[[Target, Attempt], Iterable[T]],
+        *,
+        fallback: Any = NO_FALLBACK,
+        is_content: Callable[[T], object] = bool,
+        **options: Unpack[CallOptions],
+    ) -> SyncStreamingAnswer[T]:
+        """The chunks of the first candidate that begins to answer, as `Sickbay.stream` gives them; to be used with
+        `with`. `stream_fn` is a generator."""
+        return SyncStreamingAnswer(
+            self._own().sickbay.calls, targets, stream_fn, fallback=fallback, is_content=is_content, options=options
+        )
 
     def record(self, target: Target, event: Reportable) -> None:
         """Report what the caller judged by himself. Never blocks, never raises; bad input is counted and logged."""

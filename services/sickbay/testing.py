@@ -97,14 +97,21 @@ class Standalone(Sickbay):
         return self._recorder.rejected
 
     def hold(
-        self, what: Target | str, *, for_s: float = 600.0, rule: str = "quarantine", status: int | None = None
+        self,
+        what: Target | str,
+        *,
+        for_s: float = 600.0,
+        rule: str = "quarantine",
+        status: int | None = None,
+        kind: str | None = None,
     ) -> None:
-        """Hold a target, or a whole provider by its name, as the cluster would."""
+        """Hold a target, or a whole provider by its name, as the cluster would. `kind` is that of the outcome that
+        would have begun it: a throttle's `quota` is one with a stated reset."""
         end_ms = self.mirror.now_ms() + round(for_s * 1000)
         self._seq += 1
         hold = HoldView(
             rule=rule, began_seq=self._seq, end_ms=end_ms, until=rfc3339(end_ms), began_ms=self.mirror.now_ms(),
-            status=status, count=1, proof=rule not in ("operator", "throttle"), over_ms=end_ms + 3_600_000,
+            status=status, kind=kind, count=1, proof=rule not in ("operator", "throttle"), over_ms=end_ms + 3_600_000,
         )  # fmt: skip
         self._put(what, holds=[hold], reason=REASONS[rule], until=hold.until, expires_ms=hold.over_ms)
 
@@ -125,6 +132,7 @@ class Standalone(Sickbay):
         """Let time pass."""
         self._now_s += seconds
         self.mirror.fresh_at_s = self._now_s
+        self.calls.releases.wake_all()
 
     def _scope(self, what: Target | str) -> Scope:
         if isinstance(what, Target):

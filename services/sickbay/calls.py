@@ -1,0 +1,231 @@
+"""Calls along a chain, in the event loop: each attempt a task of its own that is really cancelled (SPEC 5.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, Final, Protocol, TypeVar, Unpack
+
+from sickbay_events import Target
+
+from .attempt import Attempt, Desk
+from .chain import (
+    NO_FALLBACK,
+    Answer,
+    CallOptions,
+    Course,
+    Forcing,
+    Limits,
+    Pause,
+    Try,
+    cut_off,
+    out_of_time,
+)
+from .errors import Held
+from .gate import Gate
+from .logs import CallLog
+from .releases import Alarm, Releases
+from .resort import Resorts
+
+_log = logging.getLogger("sickbay.calls")
+
+T = TypeVar("T")
+
+GRACE_S: Final = 0.2
+"""An attempt that was cancelled is waited for so long; one that does not heed it is left behind."""
+
+_left_behind: Final[set[asyncio.Task[Any]]] = set()
+
+
+class Ward(Desk, Protocol):
+    """What calls ask of their `Sickbay`, beside what an attempt asks."""
+
+    @property
+    def gate(self) -> Gate:
+        """Who may be called."""
+        ...
+
+
+class Calls:
+    """The calls of one `Sickbay`, whether in its loop or in threads.
+
+    degradations   how often optional work took its fallback, by (route or feature, reason); for a budget once
+    """
+
+    def __init__(
+        self, ward: Ward, log: CallLog, resorts: Resorts, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.degradations: Counter[tuple[str, str]] = Counter()
+        self.releases = Releases()
+        self.ward, self.resorts = ward, resorts
+        self._log, self._monotonic = log, monotonic
+        self._forcing = Forcing(monotonic)
+        ward.gate.on_touched = self.releases.changed
+
+    def course(self, targets: Sequence[Target], limits: Limits) -> Course:
+        """The way of one call along its chain."""
+        found = Course(self.ward.gate, targets, limits, forcing=self._forcing, monotonic=self._monotonic)
+        self.resorts.used(found.targets, limits.route)
+        return found
+
+    def named(self, targets: Sequence[Target]) -> list[Target]:
+        """The targets as the log knows them."""
+        return [self.ward.gate.target_of(target) for target in targets]
+
+    async def call(
+        self,
+        targets: Sequence[Target],
+        attempt_fn: Callable[[Target, Attempt], Awaitable[T]],
+        fallback: Any = NO_FALLBACK,
+        **options: Unpack[CallOptions],
+    ) -> Answer[T]:
+        """One call; see `Sickbay.call`."""
+        if options.get("at_hand") is not None:
+            return Answer(value=options["at_hand"], reason="at_hand")
+        course: Course | None = None
+        try:
+            course = self.course(targets, Limits(**options))
+            answer = await self._run(course, attempt_fn)
+        except Exception as error:  # noqa: BLE001 - optional work cannot raise
+            return self.failed(course, error, fallback, options)
+        return answer if answer is not None else self.end(course, fallback)
+
+    async def _run(self, course: Course, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]) -> Answer[T] | None:
+        alarm = Alarm()
+        waits = course.limits.wait_s > 0
+        with self.releases.waiting(self.named(course.targets), alarm.ring) if waits else nullcontext():
+            while (step := course.next()) is not None:
+                if isinstance(step, Pause):
+                    await alarm.wait(step.limit_s)
+                    continue
+                try:
+                    value = await self._attempt(course, step, attempt_fn)
+                finally:
+                    course.left(step)
+                if course.is_answered:
+                    self.resorts.answered(step.target)
+                    return course.answer(value)
+        return None
+
+    async def _attempt(self, course: Course, step: Try, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]) -> Any:
+        """Make the attempt of a step and tell the course; its value, if it gave one."""
+        attempt = course.attempt(self.ward, step)
+        failure: BaseException | None = None
+        value: T | None = None
+        try:
+            async with attempt:
+                course.began(step, attempt)
+                value = await bounded(attempt_fn(step.target, attempt), step, attempt)
+        except NotAwaitable:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
+            if attempt.outcome is None and isinstance(error, Held) and attempt.decision is error.decision:
+                course.held(step, error)
+                return None
+            failure = error
+        course.over(step, attempt, failure)
+        return value
+
+    # How a call ends without an answer.
+
+    def end(self, course: Course, fallback: Any) -> Any:
+        """The fallback, or an exception that lists what was tried."""
+        if fallback is NO_FALLBACK:
+            if course.reason == "truncated" and course.error is not None:
+                raise course.error
+            if course.reason == "budget_spent" and (spent := course.spent_budget()) is not None:
+                spent.turned_away(cut=bool(course.attempts))
+            raise course.exhausted() from course.error
+        answer = course.fallback(fallback)
+        if not answer.degraded:
+            return answer
+        name = course.limits.route or ""
+        if course.reason == "budget_spent" and (spent := course.spent_budget()) is not None:
+            # One degradation for the stage: what it was, its budget says when it is left.
+            if spent.turned_away(cut=bool(course.attempts)):
+                self.degradations[spent.feature or name, course.reason] += 1
+            return answer
+        self.degraded(name, course.reason, str(course.exhausted()))
+        return answer
+
+    def failed(self, course: Course | None, error: Exception, fallback: Any, options: CallOptions) -> Answer[Any]:
+        """The call itself was wrong: optional work takes its fallback all the same."""
+        if fallback is NO_FALLBACK:
+            raise error
+        _log.error("an optional call could not be made", exc_info=error)
+        self.degraded(str(options.get("route") or ""), "error", f"{type(error).__name__}: {error}")
+        attempts = tuple(course.attempts) if course is not None else ()
+        return Answer(value=fallback, degraded=True, reason="error", attempts=attempts)
+
+    def degraded(self, name: str, reason: str, text: str) -> None:
+        """Optional work took its fallback."""
+        self.degradations[name, reason] += 1
+        self._log.degraded(name, reason, text)
+
+
+class NotAwaitable(TypeError):
+    """The function of an asynchronous call gave something that cannot be awaited."""
+
+    def __init__(self, got: str) -> None:
+        self.got = got
+        super().__init__(f"attempt_fn: it gave a {got}; accepted is an async function (sickbay.sync takes plain ones)")
+
+
+async def bounded(work: Awaitable[T], step: Try, attempt: Attempt) -> T:
+    """What `work` gives within the step's limit. Raises what it raised, or a `TimeoutError`; it is cancelled then, and
+    when whoever awaits this is cancelled."""
+    if not inspect.isawaitable(work):
+        raise NotAwaitable(type(work).__name__)
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((task,), timeout=step.limit_s)
+    except asyncio.CancelledError:
+        await end(task)
+        raise
+    if not task.done():
+        await end(task)
+        raise out_of_time(step, attempt)
+    if task.cancelled():
+        attempt.error(asyncio.CancelledError())
+        raise Abandoned("the attempt was cancelled from within")
+    error = task.exception()
+    if error is not None:
+        if attempt.has_content:
+            cut_off(attempt, error)
+        raise error
+    return task.result()
+
+
+class Abandoned(RuntimeError):
+    """An attempt's function was cancelled by something of its own."""
+
+
+async def end(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and wait for its end, but not for ever: who swallows a cancellation is left behind."""
+    task.cancel()
+    await asyncio.wait((task,), timeout=GRACE_S)
+    if task.done():
+        if not task.cancelled():
+            task.exception()  # looked at, so that it is not said to be forgotten
+        return
+    _log.warning(
+        "an attempt did not heed its cancellation within %.1f s and is left behind", GRACE_S,
+        extra={"event": "left_behind"},
+    )  # fmt: skip
+    if isinstance(task, asyncio.Task):
+        _left_behind.add(task)
+        task.add_done_callback(_forget)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _left_behind.discard(task)
+    if not task.cancelled():
+        task.exception()
+
+
+__all__ = ["Abandoned", "Calls", "NotAwaitable", "Ward", "bounded", "end"]
