@@ -113,6 +113,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
     "bedrock": (
         rule("permission_model", "", "use case details | marked by provider as legacy | access to the model with"),
         rule("permission_model", "", "not available for this account | aws-marketplace: | invalid_payment_instrument"),
+        rule("permission_model", "accessdeniedexception", "authorized to invoke this model | access to the model"),
         rule("auth", "accessdeniedexception", "is not authorized to perform & explicit deny | is not authorized to perform"),
         rule("auth", "", "operation not allowed"),
         rule("model_unavailable", "", "on-demand throughput isn't supported | on-demand throughput is not supported"),

@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 _PART_OF_ONE: Final = (
-    r"(?!(?:config|tokeni|file|output|param|field|response|weight|setting|path|type|format|request|key|permission|card|info|"
+    r"(?!(?:config|token|header|file|output|param|field|response|weight|setting|path|type|format|request|key|permission|card|info|"
     r"capabilit|feature|endpoint|context|input|tool|function|message|temperature|prompt|provider|option|argument|adapter|"
     r"template|image|access|property|pric|value|group|list|url|schema|mode)\w{0,12}\b)"
 )
@@ -20,9 +20,10 @@ _NAME: Final = (
 _GONE: Final = (
     r"(?:does not exist|doesn't exist|do not exist|did not exist|not exist|not found|isn't found|could not be found|"
     r"cannot be found|can't be found|was not found|not recogni[sz]ed|not valid|is invalid|isn't valid|unknown|"
-    r"has been (?:deprecated|retired|decommissioned|discontinued|removed|shut down|sunset|deleted|disabled|"
+    r"has been (?:deprecated|retired|decommissioned|discontinued|archived|removed|shut down|sunset|deleted|disabled|"
     r"taken offline)|"
-    r"(?:is|was) (?:deprecated|retired|decommissioned|discontinued|sunset|removed)|(?:has )?reached (?:its |the )?end|"
+    r"(?:is|was) (?:deprecated|archived|retired|decommissioned|discontinued|sunset|removed)|"
+    r"(?:has )?reached (?:its |the )?end|"
     r"no longer (?:available|supported|served|exists|offered|hosted)|"
     r"(?:is |are )?not (?:available|supported|served|deployed|listed|offered|hosted|registered|configured|loaded|"
     r"installed)"
@@ -45,6 +46,7 @@ _BACKWARD: Final = re.compile(
     r"(?:unknown|invalid|no such|unsupported|unrecogni[sz]ed|nonexistent|non-existent|undefined) model"
     r"(?! (?:output|response|parameter|config|input|type|format|argument|arn|provider|field|setting|option|family|"
     r"path|url))"
+    r"|(?:unknown|no such) \w{1,20} model(?: id| name)?(?:: ?| ?[`'\"])"
     r"|(?:cannot|can't|could not|couldn't|unable to) (?:find|locate|resolve) (?:the )?(?:\w{1,20} )?model"
     r"|no models? (?:named|found(?! in (?:the |your )?(?:request|body|payload))|with|matches|matching|available with)"
 )

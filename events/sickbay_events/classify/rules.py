@@ -106,7 +106,7 @@ CODES: Final[tuple[Rule, ...]] = (
         " no_such_model modelnotfounderror model_decommissioned model_deprecated model_retired model_not_available"
         " deploymentnotfound deployment_not_found invalid_model_id invalid_model_error unsupported_model"
         " model_not_supported modelnotsupported invalidendpointormodel.notfound unknownmodel model_not_exist_error"
-        " model_offline model_removed modelnotexist invalid_model_name model_gone servicemodeldeprecated"
+        " model_offline model_archived model_removed modelnotexist invalid_model_name model_gone servicemodeldeprecated"
         " servicemodeldeprecating",
     ),
     rule(

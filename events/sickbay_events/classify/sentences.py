@@ -120,7 +120,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         data inspection | content restrictions | blocked by & safety
         敏感 | 不安全 | 违规内容 | 内容安全 | 风控 | 不当内容""",
         never="""
-        your account | your organization has | suspended | deactivated | your access | violates our terms""",
+        your account | your organization has | suspended | deactivated | your access | violates our terms | budget
+        spend limit""",
     ),
     rule(
         "quota",
@@ -145,7 +146,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         reached your usage limit | session usage limit | 5-hour & limit | 5 hour & limit
         daily free allocation
         daily allocation | daily quota | daily limit | monthly quota | hard limit | over budget
-        budget is exhausted | budget exhausted | monthly token limit | budget has been exceeded
+        budget is exhausted | budget exhausted | monthly token limit | tokens used today | budget has been exceeded
         exceeded budget | exceeded & budget | budget exceeded
         exceeded your current quota | exceeded current quota | quota has been exhausted
         out of call volume quota | quota exhausted | quota is exhausted | quota is not enough
@@ -162,7 +163,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         "permission_model",
         says="""
         not authorized to access model | not authorized to access this model | not authorized to use model
-        not authorized to use this model | not allowed to access model | not allowed to access this model
+        not authorized to use this model | not authorized to invoke this model | not authorized to call this model
+        not allowed to access model | not allowed to access this model
         not allowed to use model | not allowed to call model | key not allowed & model
         team not allowed & model | user not allowed & model | can only access models | no access to model
         no longer available to new | marked by provider as legacy | no allowed providers
@@ -224,6 +226,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         high load | heavy load | heavy traffic | currently loading | is loading | model is starting
         model is cold | cold start | scaled to zero | scaling up | warming up | being warmed | starting up
         not ready | is not ready yet | initializing | no available worker | no upstream provider
+        no auth available | no available account | no accounts available | no account available | 无可用账号
         no provider available | no providers available | temporarily unable | no healthy upstream
         no instances
         no workers | queue full | queue is full | queue size | maximum pending requests
