@@ -421,6 +421,96 @@ async def test_a_busy_model_that_is_really_dead_costs_one_early_trial_for_a_hold
         assert not routers[5].decide(TARGET).trial, "none until the end"
 
 
+async def frozen(services: Services) -> None:
+    """The fold stands still from now on, while leases are still given: what a slow projector looks like."""
+    assert services.projector is not None and services._fold is not None
+    services.projector.stop()
+    await asyncio.wait([services._fold], timeout=10)
+
+
+async def test_a_trial_that_told_something_keeps_its_lease_until_the_view_has_heard(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """Given back at once, it would be another's before the hold has begun again; but nothing waits for ever."""
+    async with serving(nats_server.url, tmp_path) as services, fleet(nats_server.url, 2) as (one, other):
+        await on_probation([one, other])
+        await frozen(services)
+        await reject(one)
+        over_s = time.monotonic()
+        while True:
+            try:
+                async with other.attempt(TARGET, limit_s=60) as attempt:
+                    attempt.error(KeyError("own code"))
+                break
+            except Held as held:
+                assert held.decision.reason == "trial_taken"
+                await asyncio.sleep(0.02)
+        assert 1.5 < time.monotonic() - over_s < 4
+
+
+async def test_after_a_rejected_early_trial_nobody_makes_the_next_before_he_has_heard(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """While the view still says that one is wanted: not the others, whom its lease denies, nor the replica itself,
+    which remembers."""
+    async with serving(nats_server.url, tmp_path, {}) as services, fleet(nats_server.url, 3) as routers:
+        one, two, three = routers
+        async with three.attempt(TARGET) as attempt:
+            attempt.response(200, JSON, GOOD)
+        await until(lambda: three.reporter.counts.acked == 1)
+        await reject(one)
+        await reject(two)
+        await until(lambda: all(router.decide(TARGET).trial for router in routers))
+        await frozen(services)
+        provider = Provider()
+        assert await provider.call(three) == "dead"
+        end_s = time.monotonic() + 4.0
+        while time.monotonic() < end_s:
+            assert [await provider.call(router) for router in routers] == ["held"] * 3
+            await asyncio.sleep(0.02)
+        assert two.decide(TARGET).trial, "it was the lease that denied it, not the view"
+        asked = three.trials.counts["asked"]
+        await asyncio.sleep(3.0)  # by now the lease has run out
+        assert await provider.call(three) == "held" and three.trials.counts["asked"] == asked
+        assert await provider.call(two) == "dead", "another one may try when nobody can have heard for so long"
+
+
+async def test_a_long_throttle_is_tried_every_so_often(nats_server: NatsServer, tmp_path: Path) -> None:
+    """A spent allowance for an hour wants one leased trial in each span; what it says moves the next one out, and an
+    answer ends the hold."""
+    policy = {"throttles": {"quota_trial_every_s": 1.5}}
+    spent = json.dumps({"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}).encode()
+    # Three, since a fleet of four has a ramp after it.
+    async with serving(nats_server.url, tmp_path, policy), fleet(nats_server.url, 3) as routers:
+
+        async def call(router: Sickbay, *, good: bool) -> bool:
+            try:
+                async with router.attempt(TARGET, limit_s=1) as attempt:
+                    if good:
+                        attempt.response(200, JSON, GOOD)
+                    else:
+                        attempt.response(429, {**JSON, "retry-after": "3600"}, spent)
+                    return True
+            except Held:
+                return False
+
+        assert await call(routers[0], good=False)
+        for router in routers:
+            await until(lambda router=router: not router.decide(TARGET).allowed)  # type: ignore[misc]
+        decision = routers[1].decide(TARGET)
+        assert decision.reason == "throttled" and decision.retry_in_s > 600 and not decision.trial
+        trials, end_s = 0, time.monotonic() + 4.0
+        while time.monotonic() < end_s:
+            trials += sum(await asyncio.gather(*[call(router, good=False) for router in routers]))
+            await asyncio.sleep(0.02)
+        assert trials == 2
+        await until(lambda: any(router.decide(TARGET).trial for router in routers))
+        while not any(await asyncio.gather(*[call(router, good=True) for router in routers])):
+            await asyncio.sleep(0.02)
+        for router in routers:
+            await until(lambda router=router: router.decide(TARGET).allowed)  # type: ignore[misc]
+
+
 async def test_a_mistaken_quarantine_of_a_busy_model_lasts_one_call(nats_server: NatsServer, tmp_path: Path) -> None:
     """An early trial that is answered lifts the hold for everyone; who is denied it hears of the hold itself."""
     async with serving(nats_server.url, tmp_path, {}), fleet(nats_server.url, 3) as (one, two, three):

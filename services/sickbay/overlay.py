@@ -197,15 +197,29 @@ class Overlay:
                 mark.log_seq = log_seq
                 self._review(mark)
 
-    def cluster_changed(self, key: str, _old: GateEntry | None, new: GateEntry | None) -> None:
+    def cluster_changed(self, key: str, old: GateEntry | None, new: GateEntry | None) -> None:
         """An entry of the cluster changed: a release or clear may end local holds of this scope or below."""
-        if new is None or (new.holds and new.cleared_seq is None) or not self._marks:
+        if new is None or not self._marks:
             return
         with self.lock:
+            if old is not None:
+                self._released(key, old, new)
+            if new.holds and new.cleared_seq is None:
+                return
             for at in list(self._marks):
                 if at == key or at.startswith(key + "."):
                     for mark in list(self._marks.get(at, {}).values()):
                         self._review(mark)
+
+    def _released(self, key: str, old: GateEntry, new: GateEntry) -> None:
+        """End the local throttle where the cluster's was released early: no other release says anything of it."""
+        now_ms = self._now_ms()
+        gone = {hold.rule for hold in old.holds if hold.end_ms > now_ms} - {hold.rule for hold in new.holds}
+        for rule in gone.intersection(_OWN_END):
+            mark = self._mark(key, rule)
+            if mark is not None and mark.log_seq is not None and new.seq > mark.log_seq:
+                self.counts["ended_by_cluster"] += 1
+                self._end(mark)
 
     def checkpoint(self, seq: int) -> None:
         """The cluster has folded the log up to `seq`."""

@@ -311,9 +311,9 @@ class Trials:
             self._end(trial, trial.held, give_back=True)
             return
         if group != "success":
-            # One early trial for a hold: its lease stands until it runs out, so that nobody who has not heard yet
-            # makes the next.
-            self._end(trial, early, give_back=False)
+            # Where a hold has but one early trial its lease stands until it runs out, so that nobody who has not
+            # heard yet makes the next.
+            self._end(trial, [lease for lease in early if not lease.every_ms], give_back=False)
         self._settle(trial, trial.held, n)
 
     def acked(self, n: int, log_seq: int) -> None:
