@@ -153,6 +153,7 @@ def test_refusals_of_different_models_without_an_alias_do_not_add_up(log: Log) -
 def test_what_each_kind_does_as_a_call_after_the_hold(log: Log, kind: Kind, at_s: float, leased: bool) -> None:
     trial = [Lease("credential", 3)] if leased else None
     story = refused(log, ALONE)
+    assert story.fleet.digest()
     only(story.when(log.outcome(kind, at_s=at_s, seen_seq=3, trial=trial, target=OTHER)))
     if TABLE[KINDS[kind].group].credential == "lifts":
         story.then(released("credential", began_seq=3, end_ms=log.ms(302), by="success", cause_seq=4))
@@ -212,6 +213,24 @@ def test_three_leased_trials_that_tell_nothing_begin_it_again_without_growth(log
     story.when(log.outcome("unknown", at_s=312, trial=lease, target=OTHER)).then(
         held("credential", began_seq=6, end_ms=log.ms(612), scope=CREDENTIAL)
     )
+
+
+def test_a_trial_that_is_refused_tells_something(log: Log) -> None:
+    story, lease = refused(log), [Lease("credential", 3)]
+    kinds: tuple[Kind, ...] = ("bad_request", "unknown", "auth", "bad_request", "unknown")
+    story.when(*(log.outcome(kind, at_s=310 + n, trial=lease) for n, kind in enumerate(kinds))).then()
+    story.when(log.outcome("cancelled", at_s=320, trial=lease)).then(held("credential", began_seq=log.seq))
+    story.then_decision(TARGET, log.ms(620), allowed=True, trial=True)
+    again = [log.outcome("auth", at_s=620 + n, seen_seq=9, replica=f"r{n}") for n in range(2)]
+    story.when(*again).then()
+    assert strikes(story, log, 622) == 2, "strikes from before it began again are gone"
+
+
+def test_an_ordinary_success_of_an_ordinary_model_clears_strikes(log: Log) -> None:
+    story = given(*(log.outcome("ok", at_s=n, target=OTHER, seen_seq=n) for n in range(3)))
+    story.when(*(log.outcome("auth", at_s=3 + n, replica="r2") for n in range(2)))
+    story.when(log.outcome("ok", at_s=6, target=OTHER, seen_seq=5))
+    assert strikes(story, log, 6) == 0
 
 
 def test_a_leased_probe_proves_it(log: Log) -> None:

@@ -344,6 +344,27 @@ def test_a_good_answer_of_its_own_takes_a_replicas_word_back(log: Log) -> None:
     story.when(log.outcome("quota", at_s=3, replica="r2")).then(held("throttle", replica="r2"))
 
 
+def test_a_good_answer_before_a_clear_is_void(log: Log) -> None:
+    story = given(log.outcome("ok", at_s=0, replica="r2", target=OTHER))
+    story.when(log.override("clear", at_s=1, scope=Scope("openrouter.ai")))
+    story.when(log.outcome("quota", at_s=2, seen_seq=2)).then(held("throttle", replica=None, scope=CREDENTIAL))
+
+
+def test_throttles_of_both_kinds_are_no_one_replicas_word_together(log: Log) -> None:
+    story = given(log.outcome("ok", at_s=0, replica="r3"))
+    story.when(log.outcome("quota", at_s=20, replica="r2", scope="model")).then(held("throttle", replica="r2"))
+    story.when(log.outcome(LIMITED, at_s=21), log.outcome(LIMITED, at_s=22)).then(
+        held("throttle", replica=None, kind=LIMITED, numbers={"throttles": 3, "replicas": 2})
+    )
+
+
+def test_what_was_confirmed_is_not_confirmed_again(log: Log) -> None:
+    story = given(log.outcome("ok", at_s=0, replica="r3"))
+    story.when(*(log.outcome(LIMITED, at_s=20 + n) for n in range(3))).then(held("throttle", replica="r1"))
+    story.when(log.outcome(LIMITED, at_s=30, replica="r2")).then(held("throttle", replica=None, end_ms=log.ms(35)))
+    story.when(log.outcome(LIMITED, at_s=60, replica="r2", seen_seq=5)).then()
+
+
 def test_a_limit_that_some_calls_pass_is_nobodys_hold_whoever_confirms_it(log: Log) -> None:
     """A fleet hold needs ten seconds without an answer, also by a second witness."""
     story = given(log.outcome("ok", at_s=0, replica="r2"))

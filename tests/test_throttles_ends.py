@@ -66,6 +66,12 @@ def test_holds_double_while_nothing_is_answered_and_that_is_not_forgotten_by_tim
     story.then(held("throttle", end_ms=log.ms(at_s + 5)))
 
 
+def test_any_answer_after_it_ends_the_doubling_also_when_nothing_else_is_left_of_it(log: Log) -> None:
+    story = throttled(log).when(log.outcome("ok", at_s=700, seen_seq=2), log.outcome("ok", at_s=701, seen_seq=3))
+    again = [log.outcome(LIMITED, at_s=720 + n, replica=f"r{n}", seen_seq=5) for n in range(3)]
+    story.when(*again).then(held("throttle", end_ms=log.ms(722 + 5)))
+
+
 def test_doubling_stops_at_the_cap(log: Log) -> None:
     story, at_s, found = given(), 0.0, list[float]()
     for _ in range(6):
@@ -94,6 +100,9 @@ def test_a_shorter_later_hint_never_shortens_and_a_longer_one_moves_the_end_out(
     document = story.fleet.document(TARGET.key, log.ms(62))
     assert document is not None
     assert document["holds"][0]["later"] == 3
+    entry = story.fleet.entry(TARGET.key)
+    assert entry is not None
+    assert entry.expires_ms == log.ms(92 + MS), "the entry stands to the end of the ramp"
 
 
 def test_what_began_before_the_hold_extends_nothing(log: Log) -> None:
@@ -190,6 +199,12 @@ def test_a_clear_empties_the_count_of_a_credential_too(log: Log) -> None:
     story.when(log.override("clear", at_s=2, scope=Scope("openrouter.ai")))
     story.when(log.outcome(LIMITED, at_s=3, scope="credential", seen_seq=3)).then()
     assert story.fleet.digest() == Fleet.decode(story.fleet.encode()).digest()
+
+
+def test_a_clear_in_the_ramp_ends_it_and_releases_nothing(log: Log) -> None:
+    story, _name = fleet_throttled(log)
+    story.when(log.override("clear", at_s=20)).then()
+    assert all(story.fleet.decide(TARGET, log.ms(20), f"box-{n}").allowed for n in range(50))
 
 
 def test_in_shadow_it_is_told_and_lets_pass_with_no_ramp_after_it(log: Log) -> None:

@@ -71,8 +71,8 @@ def _refused(case: Case, node: Node) -> None:
         hold.neutral = 0
     refusals = _strike(case, node)
     count, replicas = sum(refusals.by.values()), len(refusals.by)
-    # Where only one replica is heard of, or the fold is that of one, its word is the fleet's.
-    needed = 1 if case.overlay else min(limits.refusals_replicas, case.store.heard(case.now_ms))
+    # Where only one replica is heard of, as in every overlay, its word is enough.
+    needed = min(limits.refusals_replicas, case.store.heard(case.now_ms))
     if count >= limits.refusals and replicas >= needed:
         _hold(case, node, {"strikes": count, "replicas": replicas})
 
