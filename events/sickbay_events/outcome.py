@@ -119,6 +119,8 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     queued_ms: DurationMs = None
     usage: bool = False
     """Whether the answer carried token usage."""
+    signature: str | None = None
+    """As an outcome's; `suspiciously_fast`: no upstream can have answered that."""
     trial: list[Lease] | None = None
     seen_seq: Number | None = None
     interval_s: int | float | None = None

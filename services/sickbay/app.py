@@ -15,7 +15,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 import nats.errors
@@ -35,10 +35,14 @@ from .bus.link import Link
 from .bus.topology import CONTROL, DEAD, DEAD_PREFIX, POLICY_SUBJECT, TRANSITIONS, TopologyReport, ensure
 from .config import Settings
 from .contract import Doc, document, documented, schema_of, specification
+from .probes import Probe, Probes, read_probes
 from .projector import Projector
 from .projector.control import in_shadow, seed_policy
 from .projector.deadletters import Letter
 from .rpc import Rpc
+
+if TYPE_CHECKING:
+    from .prober import Prober
 
 _log = logging.getLogger("sickbay.services")
 Handler: TypeAlias = Callable[..., Awaitable[None]]
@@ -100,6 +104,7 @@ class Services:
         self._link: Link | None = None
         self._fold: asyncio.Task[None] | None = None
         self._rpc: Rpc | None = None
+        self.prober: Prober | None = None
         self._answering: asyncio.Task[None] | None = None
         self._answers = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -126,6 +131,7 @@ class Services:
 
     async def _start(self) -> None:
         limits = self.settings.limits
+        probes = _probes(self.settings)
         if not self.url:
             port = self.settings.port or None
             embedded = EmbeddedServer(self.settings.data_folder, port=port, sync_always=self.settings.sync_always)
@@ -146,6 +152,23 @@ class Services:
         self.projector = Projector(link, name=self.settings.replica_name, policy=policy, limits=limits)
         self._fold = asyncio.create_task(self.projector.run(), name="sickbay-projector")
         link.listen(connected=self._on_connected)
+        if probes is not None:
+            self._probe(link, self.projector, *probes)
+
+    def _probe(self, link: Link, projector: Projector, settings: Probes, probes: list[Probe]) -> None:
+        """Probe from now on, while this is the process that writes."""
+        from .prober import Prober  # its HTTP client takes a moment to import, and most have no probes
+
+        self.prober = prober = Prober(
+            settings,
+            probes,
+            replica=self.settings.replica_name,
+            fleet=lambda: projector.fleet,
+            now_ms=projector.now_ms,
+            is_active=lambda: projector.is_writer,
+            client=lambda: link.client,
+        )
+        self._tasks.add(asyncio.create_task(prober.run(), name="sickbay-prober"))
 
     def _on_connected(self, client: Client, fresh: bool) -> None:
         if not fresh:
@@ -310,6 +333,13 @@ def log_transition(event: Transition) -> None:
         _log.warning("%s: %s %s", event.rule, what, event.signature or event.replica or "", extra=extra)
     else:
         _log.info("%s: %s is %s, was %s", event.type, what, event.new, event.old, extra=extra)
+
+
+def _probes(settings: Settings) -> tuple[Probes, list[Probe]] | None:
+    if not settings.probes:
+        return None
+    text = Path(settings.probes).expanduser().read_text(encoding="utf-8")
+    return read_probes(text, machine=settings.machine_name)
 
 
 def _policy(settings: Settings) -> Policy | None:

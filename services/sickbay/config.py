@@ -91,6 +91,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy: Annotated[
         str, _says("policy file that seeds an empty log; a log that has a policy keeps its own", "a path to TOML")
     ] = ""
+    probes: Annotated[
+        str, _says("file of targets that the services probe while nobody calls them", "a path to TOML")
+    ] = ""
     shadow: Annotated[
         bool, _says("seed a policy that enforces no rule, where the log has no policy yet: a first week", "1 or 0")
     ] = False

@@ -17,8 +17,8 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from sickbay_events import CallOutcome, Override, Scope, Target, encode, parse_rfc3339, rfc3339
-from sickbay_events.codec import outcome_subject, override_subject
+from sickbay_events import CallOutcome, Override, ProbeResult, Scope, Target, encode, parse_rfc3339, rfc3339
+from sickbay_events.codec import outcome_subject, override_subject, probe_subject
 
 from .bus.connect import BusError
 from .bus.jetstream import JetStreamApi
@@ -164,6 +164,11 @@ async def publish_outcome(client: Client, target: Target, outcome: CallOutcome, 
     named = msgspec.structs.replace(outcome, id=outcome.id or f"{secrets.token_hex(8)}-1")
     assert named.id is not None
     return await publish(client, outcome_subject(replica, target), encode(named), named.id)
+
+
+async def publish_probe(client: Client, target: Target, result: ProbeResult, *, replica: str) -> Ack:
+    """Store the result of one active check; `result.id` tells it from others. Raises `NameRefused`, `NotStored`."""
+    return await publish(client, probe_subject(replica, target), encode(result), result.id or new_id())
 
 
 def new_id() -> str:

@@ -14,6 +14,7 @@ from ..bus.connect import BusError, OptionsError
 from ..config import SettingRefused
 from ..logfile import LogFileError
 from ..operate import ActRefused
+from ..probes import ProbeRefused
 from .act import add as add_acts
 from .base import SaysNo, error_console
 from .demo.run import add as add_demo
@@ -21,6 +22,7 @@ from .doctor import add as add_doctor
 from .files import add as add_files
 from .look import add as add_looks
 from .policy import add as add_policy
+from .probe import add as add_probe
 from .serve import add as add_serve
 from .words import add as add_words
 
@@ -33,10 +35,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for add in (add_demo, add_serve, add_looks, add_acts, add_files, add_doctor, add_policy, add_words):
+for add in (add_demo, add_serve, add_looks, add_acts, add_files, add_doctor, add_policy, add_probe, add_words):
     add(app)
 
-_USAGE = (ActRefused, SettingRefused, OptionsError)
+_USAGE = (ActRefused, ProbeRefused, SettingRefused, OptionsError)
 _NO = (SaysNo, BusError, EventError, LogFileError, OSError)
 
 

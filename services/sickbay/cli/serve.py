@@ -47,6 +47,7 @@ def serve(
     shadow: Annotated[
         bool | None, typer.Option("--shadow", help="Where the log has no policy yet: fold and tell, enforce nothing.")
     ] = None,
+    probes: Annotated[Path | None, typer.Option(help="File (TOML) of targets to probe while nobody calls.")] = None,
     http: Listen = None,
     sync_always: Annotated[
         bool | None, typer.Option("--sync-always", help="Embedded NATS: write to the disk before acknowledging.")
@@ -64,6 +65,7 @@ def serve(
         port=port,
         policy=None if policy is None else str(policy),
         shadow=shadow,
+        probes=None if probes is None else str(probes),
         http=http,
         sync_always=sync_always,
         log_level=log_level,

@@ -1,0 +1,359 @@
+"""The prober: active checks of targets that nobody calls (SPEC 4.6).
+
+    liveness    the origin answers anything at all: it costs nothing and says nothing of the model
+    readiness   a tiny request truly round-trips, through to an upstream that generates
+
+Where calls are evidence nothing is probed. A readiness probe of a held target runs under the same lease as any
+trial. What is not proved is not claimed: an answer that no upstream can have given so fast counts as liveness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import httpx
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+
+from sickbay_events import KINDS, GateEntry, ProbeResult, Target, classify
+from sickbay_events.kinds import Kind
+from sickbay_events.outcome import Lease
+from sickbay_projections import Fleet, decide_entries
+from sickbay_projections.decide import wants_early
+
+from .bodies import BODY_BYTES_MAX
+from .bus.connect import BusError
+from .faults import fault_of
+from .lease_wire import SUBJECT, LeaseName, TrialAnswer, TrialAsk
+from .operate import publish_probe
+from .probes import Level, Probe, Probes, has_usage
+
+_log = logging.getLogger("sickbay.prober")
+
+FAST_MS: Final = 10
+"""No upstream generates an answer in less; without token usage it came from something in between."""
+SUSPICIOUS: Final = "suspiciously_fast"
+UNPROVEN: Final = "unproven"
+"""Signature of a 2xx in which neither an answer nor token usage was found."""
+AT_ONCE: Final = 4
+LOOK_S: Final = 1.0
+"""How often is looked whether this process is the one that probes."""
+REST_S: Final = 30.0
+"""The longest sleep: log time may jump."""
+LEASE_S: Final = 2.0
+SETTLE_S: Final = 2.0
+"""A lease is kept until the fold has passed the result, and at most so long: else the next trial would begin before
+the hold has ended or begun again."""
+HTTP_S_MAX: Final = 150.0
+"""httpx's own limit; each probe's is shorter."""
+HOUR_S: Final = 3_600.0
+_FAILS: Final = ("rejection", "fault", "degraded", "throttle")
+"""Groups of kinds that are a failed readiness check; the others are the probe's own set-up."""
+
+
+class Checked(NamedTuple):
+    """What one check found. `ok` None: the fault lies on this side, and nothing is said of the target."""
+
+    level: Level
+    ok: bool | None
+    kind: Kind
+    took_ms: int
+    status: int | None = None
+    usage: bool = False
+    signature: str | None = None
+    why: str = ""
+
+    def event(self, probe: Probe, *, seen_seq: int | None, trial: Sequence[LeaseName]) -> ProbeResult:
+        """It as an event of the log."""
+        return ProbeResult(
+            level=self.level,
+            ok=bool(self.ok),
+            kind=self.kind,
+            status=self.status,
+            took_ms=self.took_ms,
+            limit_ms=round(probe.limit_s * 1000),
+            usage=self.usage,
+            signature=self.signature,
+            trial=[Lease(lease.rule, lease.began_seq) for lease in trial] or None,
+            seen_seq=seen_seq,
+            interval_s=probe.interval_s,
+        )
+
+
+class Sent:
+    """When a request began to be sent, on a connection that stood by then."""
+
+    at_s = 0.0
+
+    async def note(self, what: str, _info: dict[str, object]) -> None:
+        """Told by httpx of each step."""
+        if what.endswith(".send_request_headers.started"):
+            self.at_s = time.monotonic()
+
+
+def http_client() -> httpx.AsyncClient:
+    """The client that all checks of a process share."""
+    return httpx.AsyncClient(follow_redirects=False, timeout=HTTP_S_MAX)
+
+
+async def check(http: httpx.AsyncClient, probe: Probe, level: Level | None = None) -> Checked:
+    """Make one check. Raises nothing that the network or the provider can cause."""
+    level = level or probe.level
+    asked = probe.ready if level == "readiness" else probe.live
+    began_s, body, sent = time.monotonic(), bytearray(), Sent()
+    try:
+        async with (
+            asyncio.timeout(probe.limit_s),
+            http.stream(
+                asked.method,
+                asked.url,
+                headers=asked.headers,
+                content=asked.body or None,
+                extensions={"trace": sent.note},
+            ) as answer,
+        ):
+            if level == "readiness":
+                async for piece in answer.aiter_bytes():
+                    body += piece
+                    if len(body) >= BODY_BYTES_MAX:
+                        break
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        return _broken(error, level, probe, _ms(began_s))
+    took_ms = _ms(began_s)
+    if level == "liveness":
+        return _live(answer.status_code, took_ms)
+    return _ready(probe, answer, bytes(body), took_ms, _ms(sent.at_s or began_s))
+
+
+def _broken(error: Exception, level: Level, probe: Probe, took_ms: int) -> Checked:
+    fault = fault_of(error)
+    text = f"{type(error).__name__}: {error}"
+    if fault is None:
+        return Checked(level, None, "unknown", took_ms, why=text)
+    verdict = classify(status=None, headers={}, body=b"", requested_model=probe.target.model, error=fault)
+    return Checked(level, False, verdict.kind, took_ms, signature=fault, why=text)
+
+
+def _live(status: int, took_ms: int) -> Checked:
+    if status < 500:
+        return Checked("liveness", True, "unknown", took_ms, status, why=f"HTTP {status}")
+    return Checked("liveness", False, "server_error", took_ms, status, why=f"HTTP {status}")
+
+
+def _ready(probe: Probe, answer: httpx.Response, body: bytes, took_ms: int, answered_ms: int) -> Checked:
+    """What an answer to the tiny request proves. `answered_ms`: from its sending on, without the connection."""
+    status = answer.status_code
+    verdict = classify(
+        status=status,
+        headers=answer.headers,
+        body=body,
+        requested_model=probe.target.model,
+        provider=probe.target.provider.partition("#")[0],
+        prompt_ascii=True,
+        client_capped=True,
+    )
+    usage, why = has_usage(body), f"HTTP {status}"
+    if verdict.kind == "ok" and 200 <= status < 300:
+        if not usage and answered_ms < FAST_MS:
+            why = f"HTTP {status} after {answered_ms} ms and without token usage: no upstream answers so fast"
+            return Checked("liveness", True, "unknown", took_ms, status, usage, SUSPICIOUS, why)
+        if not usage and not verdict.checkable:
+            why = f"HTTP {status} without an answer or token usage in it"
+            return Checked("liveness", True, "unknown", took_ms, status, usage, UNPROVEN, why)
+        return Checked("readiness", True, "ok", took_ms, status, usage, verdict.signature, why)
+    if KINDS[verdict.kind].group in _FAILS:
+        return Checked("readiness", False, verdict.kind, took_ms, status, usage, verdict.signature, why)
+    # The request is refused, not the target: that is the probe's own key, path or body.
+    why = f"HTTP {status}, {verdict.kind}: the probe's own request is at fault"
+    return Checked("liveness", status < 500, verdict.kind, took_ms, status, usage, verdict.signature, why)
+
+
+def leases_wanted(target: Target, entries: Sequence[GateEntry | None], at_ms: int) -> list[LeaseName] | None:
+    """The leases that a probe of this target needs, from the gate entries of its three scopes, widest first.
+
+    None if it may not be probed: a hold stands that wants no trial now.
+    """
+    decision = decide_entries(entries, at_ms)
+    if decision.reason in ("ok", "allowed_by_operator") and not decision.trial:
+        return []
+    if not decision.allowed and not decision.trial:
+        return None
+    wanted: list[LeaseName] = []
+    cleared_seq = 0
+    for key, entry in zip(target.keys, entries, strict=True):
+        for hold in entry.holds if entry is not None else ():
+            if hold.began_seq < cleared_seq or not hold.enforced:
+                continue
+            early = at_ms < hold.end_ms and wants_early(hold, at_ms)
+            if early or (hold.end_ms <= at_ms < hold.over_ms and hold.proof):
+                wanted.append(LeaseName(key, hold.rule, hold.began_seq))
+        cleared_seq = max(cleared_seq, (entry.cleared_seq or 0) if entry is not None else 0)
+    return wanted
+
+
+class LeaseHolder:
+    """The leases of one probe, asked of the services as any trial's are."""
+
+    def __init__(self, client: Client, replica: str, probe: Probe, leases: list[LeaseName]) -> None:
+        self._client, self.leases = client, leases
+        self._ask = TrialAsk(
+            replica=replica,
+            provider=probe.target.provider,
+            model=probe.target.model,
+            leases=leases or [LeaseName("", "", 0)],
+            token=os.urandom(8).hex(),
+            limit_ms=round(probe.limit_s * 1000),
+        )
+
+    async def take(self) -> bool:
+        """True if the probe may be made; False where another one's trial runs, or nobody answers."""
+        if not self.leases:
+            return True
+        answer = await self._request(self._ask)
+        return answer is not None and answer.granted
+
+    async def give_back(self) -> None:
+        """End them. Never raises: they run out by themselves."""
+        if self.leases:
+            await self._request(msgspec.structs.replace(self._ask, action="give_back"))
+
+    async def _request(self, ask: TrialAsk) -> TrialAnswer | None:
+        try:
+            reply = await self._client.request(SUBJECT, msgspec.json.encode(ask), timeout=LEASE_S)
+            return msgspec.json.decode(reply.data, type=TrialAnswer)
+        except (nats.errors.Error, OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+
+class Prober:
+    """Probes every target of a file as long as `is_active` says that it is this process's turn.
+
+    fleet      the state, for evidence and holds; `now_ms` its log time
+    client     the connection to NATS, None while there is none
+    counts     `passed`, `failed`, `own_fault`, `suspicious`, `no_lease`, `held`, `no_allowance`, `lost`
+    """
+
+    def __init__(
+        self,
+        settings: Probes,
+        probes: Sequence[Probe],
+        *,
+        replica: str,
+        fleet: Callable[[], Fleet],
+        now_ms: Callable[[], int],
+        is_active: Callable[[], bool],
+        client: Callable[[], Client | None],
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._settings, self._probes, self._replica = settings, probes, replica
+        self._fleet, self._now_ms, self._is_active, self._client = fleet, now_ms, is_active, client
+        self._boot, self._n = os.urandom(8).hex(), 0
+        self._spent: deque[float] = deque()
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._said_allowance_s = -HOUR_S
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        async with http_client() as http, asyncio.TaskGroup() as group:
+            for probe in self._probes:
+                group.create_task(self._keep(http, probe), name=f"sickbay-probe {probe.target.model}")
+
+    async def _keep(self, http: httpx.AsyncClient, probe: Probe) -> None:
+        """Probe one target whenever nothing was heard of it for its interval."""
+        asked_ms = 0
+        while True:
+            left_s = LOOK_S
+            if self._is_active():
+                last_ms = max(asked_ms, self._evidence_ms(probe.target))
+                left_s = probe.interval_s - (self._now_ms() - last_ms) / 1000
+            if left_s > 0 or not self._is_active():
+                await asyncio.sleep(min(left_s, REST_S) if left_s > 0 else LOOK_S)
+                continue
+            asked_ms = self._now_ms()
+            try:
+                async with self._at_once:
+                    await self._probe(http, probe)
+            except Exception:  # noqa: BLE001 - one target's trouble must not end the others' probes
+                _log.exception("a probe of %s %s failed", probe.target.provider, probe.target.model)
+
+    def _evidence_ms(self, target: Target) -> int:
+        """Log time of the newest call of a target; 0 if there was none. A leased probe is one too."""
+        found = self._fleet().document(target.key, self._now_ms())
+        return max(found["last_answer_ms"] or 0, found["last_bad_ms"] or 0) if found is not None else 0
+
+    async def _probe(self, http: httpx.AsyncClient, probe: Probe) -> None:
+        client = self._client()
+        if client is None or not self._has_allowance():
+            return
+        fleet, leases = self._fleet(), []
+        if probe.level == "readiness":
+            entries = [fleet.entry(key) for key in probe.target.keys]
+            wanted = leases_wanted(probe.target, entries, self._now_ms())
+            if wanted is None:
+                self.counts["held"] += 1
+                return
+            leases = wanted
+        holder = LeaseHolder(client, self._replica, probe, leases)
+        if not await holder.take():
+            self.counts["no_lease"] += 1
+            return
+        seen_seq = fleet.seq
+        self._spent.append(time.monotonic())
+        try:
+            found = await check(http, probe)
+            if found.ok is None:
+                self.counts["own_fault"] += 1
+                _log.warning("a probe of %s %s was not made: %s", probe.target.provider, probe.target.model, found.why)
+                return
+            self._note(probe, found)
+            await self._publish(client, probe.target, found.event(probe, seen_seq=seen_seq, trial=leases))
+        finally:
+            await holder.give_back()
+
+    async def _publish(self, client: Client, target: Target, result: ProbeResult) -> None:
+        """Store a result; where that fails it is lost, and the next one comes."""
+        self._n += 1
+        try:
+            ack = await publish_probe(
+                client, target, msgspec.structs.replace(result, id=f"{self._boot}-{self._n}"), replica=self._replica
+            )
+        except (BusError, nats.errors.Error, OSError) as error:
+            self.counts["lost"] += 1
+            _log.warning("a probe's result was not stored: %s", error)
+            return
+        if result.trial:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S):
+                    while self._fleet().seq < ack.seq:  # noqa: ASYNC110 - the fold's position is a fact, not an event
+                        await asyncio.sleep(0.01)
+
+    def _note(self, probe: Probe, found: Checked) -> None:
+        self.counts["passed" if found.ok else "failed"] += 1
+        if found.signature in (SUSPICIOUS, UNPROVEN):
+            self.counts["suspicious"] += 1
+        if not found.ok or found.level != probe.level:
+            _log.warning("probe of %s %s: %s, %s", probe.target.provider, probe.target.model, found.kind, found.why)
+
+    def _has_allowance(self) -> bool:
+        now_s = time.monotonic()
+        while self._spent and self._spent[0] <= now_s - HOUR_S:
+            self._spent.popleft()
+        if len(self._spent) < self._settings.per_hour:
+            return True
+        self.counts["no_allowance"] += 1
+        if now_s - self._said_allowance_s >= HOUR_S:
+            self._said_allowance_s = now_s
+            _log.warning("the allowance of %d probes an hour is spent", self._settings.per_hour)
+        return False
+
+
+def _ms(began_s: float) -> int:
+    return round((time.monotonic() - began_s) * 1000)
