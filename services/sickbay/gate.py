@@ -10,18 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
-from msgspec.structs import replace
-
-from sickbay_events import Decision, GateEntry, NameRefused, Target, TokenRefused
+from sickbay_events import Decision, NameRefused, Target, TokenRefused
 from sickbay_events.names import at_machine
 from sickbay_events.view import HoldView
 from sickbay_projections import decide_entries
-from sickbay_projections.decide import wants_early
-from sickbay_projections.ramp import in_from_ms
 
 from .overlay import Overlay
 from .refused import SAY_EVERY_S, Refused, Tally
 from .view import STALE_S, View
+from .weighing import Entries, Wanted, alive, denying, leases_wanted, moments, stricter
 
 _log = logging.getLogger("sickbay.gate")
 
@@ -29,8 +26,6 @@ KNOWN_MAX: Final = 131_072
 """Targets whose scope keys are kept; when there are more, all are learnt anew."""
 KEPT_MS: Final = 60_000
 """An answer is weighed anew after so long, whatever happens."""
-LOCAL_EARLY_AFTER_MS: Final = 1_000
-"""A hold of one's own that the cluster does not know is tried early only when the cluster has had time to know."""
 
 
 class _Known(NamedTuple):
@@ -54,23 +49,6 @@ class Answer:
         self.is_local = decision.source == "local"
         self.is_shadowed = False
         self.tally: Tally | None = None
-
-
-class Wanted(NamedTuple):
-    """One lease that a trial needs."""
-
-    scope: str
-    """Scope key."""
-    rule: str
-    began_seq: int
-    end_ms: int
-    """End of the hold, log time."""
-    early: bool
-    """Wanted before that end: without it the call may not be made."""
-    every_ms: int
-    """The hold wants an early trial this often; 0: one."""
-    is_local: bool
-    """A hold of this replica's own overlay, whose name says nothing to others."""
 
 
 class Look(NamedTuple):
@@ -254,40 +232,29 @@ class Gate:
                 self._answers.pop(known.canonical, None)
         return self._repeat(answer, self._monotonic(), now_ms)
 
-    def _entries_of(self, known: _Known) -> tuple[list[GateEntry | None], list[GateEntry | None], int]:
+    def _entries_of(self, known: _Known) -> tuple[Entries, Entries, int]:
         """What stands for host, credential and model: the cluster's entries, this replica's own, and at what time."""
         if self._overlay.is_pending:
             self._overlay.fold()
         now_ms = self._view.now_ms()
-        cluster = [_alive(self._entries.get(key), now_ms) for key in known.keys]
+        cluster = [alive(self._entries.get(key), now_ms) for key in known.keys]
         own = [self._overlay.entry(key, now_ms) if key in self._marked else None for key in known.keys]
         return cluster, own, now_ms
 
-    def _decide(self, cluster: list[GateEntry | None], own: list[GateEntry | None], now_ms: int) -> Decision:
+    def _decide(self, cluster: Entries, own: Entries, now_ms: int) -> Decision:
         checkpoint = self._view.checkpoint
         replicas = checkpoint.replicas if checkpoint is not None else 0
         decision = decide_entries(cluster, now_ms, self._replica, replicas=replicas)
         if any(own) and decision.reason != "allowed_by_operator":
-            decision = _stricter(decision, decide_entries(own, now_ms, self._replica, source="local"))
+            decision = stricter(decision, decide_entries(own, now_ms, self._replica, source="local"))
         return decision
 
-    def _moments(
-        self, known: _Known, cluster: list[GateEntry | None], own: list[GateEntry | None], now_ms: int
-    ) -> Iterator[int]:
+    def _moments(self, known: _Known, cluster: Entries, own: Entries, now_ms: int) -> Iterator[int]:
         """The moments after `now_ms` at which time alone may change the decision."""
-        for entry in (*cluster, *own):
-            if entry is None:
-                continue
-            moments = [entry.expires_ms, *self._of_ramp(entry), entry.allow.end_ms if entry.allow is not None else 0]
-            for hold in entry.holds:
-                moments += (hold.end_ms, hold.over_ms, hold.trial_from_ms)
-            yield from [moment for moment in moments if moment > now_ms]
+        yield from moments(cluster, now_ms, self._replica)
+        yield from moments(own, now_ms, self._replica)
         for key in known.keys:
             yield from [moment for moment in self._overlay.cuts_ms(key) if moment > now_ms]
-
-    def _of_ramp(self, entry: GateEntry) -> tuple[int, ...]:
-        ramp = entry.ramp
-        return () if ramp is None else (ramp.from_ms, in_from_ms(ramp, self._replica), ramp.end_ms)
 
     def _repeat(self, answer: Answer, now_s: float, now_ms: int) -> Decision:
         """The answer as of now, counted."""
@@ -324,7 +291,7 @@ class Gate:
                 return Look(self._answer("no_target"), math.inf, [])
             cluster, own, now_ms = self._entries_of(known)
             until_ms = min(self._moments(known, cluster, own, now_ms), default=now_ms + KEPT_MS)
-            holds = [*_denying(cluster, now_ms), *_denying(own, now_ms)]
+            holds = [*denying(cluster, now_ms), *denying(own, now_ms)]
             return Look(self._decide(cluster, own, now_ms), (until_ms - now_ms) / 1000, holds)
         except Exception:  # noqa: BLE001 - see decide
             self.counts["failed"] += 1
@@ -363,56 +330,4 @@ class Gate:
         if known is None:
             return []
         cluster, own, now_ms = self._entries_of(known)
-        # The overlay knows of a hold some milliseconds before the cluster does; the cluster's is the one to try for.
-        is_stale = self._view.is_stale
-        names = {(at, hold.rule) for at, entry in enumerate(cluster) if entry is not None for hold in entry.holds}
-        found: list[Wanted] = []
-        for entries, is_local in ((cluster, False), (own, True)):
-            cleared_seq = 0
-            for at, entry in enumerate(entries):
-                for hold in entry.holds if entry is not None else ():
-                    if hold.began_seq < cleared_seq or not hold.enforced:
-                        continue
-                    early = now_ms < hold.end_ms
-                    if early and not wants_early(hold, now_ms):
-                        return []
-                    if not early and not (hold.proof and now_ms < hold.over_ms):
-                        continue
-                    is_young = now_ms < hold.began_ms + LOCAL_EARLY_AFTER_MS
-                    if early and is_local and not is_stale and is_young and (at, hold.rule) not in names:
-                        return []
-                    found.append(
-                        Wanted(
-                            known.keys[at], hold.rule, hold.began_seq, hold.end_ms, early, hold.trial_every_ms, is_local
-                        )
-                    )
-                cleared_seq = max(cleared_seq, (entry.cleared_seq or 0) if entry is not None else 0)
-        return sorted(found, key=lambda lease: (lease.scope.count("."), lease.is_local))
-
-
-def _denying(entries: list[GateEntry | None], now_ms: int) -> list[HoldView]:
-    """Holds that stand, of entries with the widest scope first; what is older than a clear of a wider one is void."""
-    found: list[HoldView] = []
-    cleared_seq = 0
-    for entry in entries:
-        if entry is not None:
-            found += [
-                hold for hold in entry.holds if hold.enforced and now_ms < hold.end_ms and hold.began_seq >= cleared_seq
-            ]
-            cleared_seq = max(cleared_seq, entry.cleared_seq or 0)
-    return found
-
-
-def _alive(entry: GateEntry | None, now_ms: int) -> GateEntry | None:
-    return entry if entry is not None and not 0 < entry.expires_ms <= now_ms else None
-
-
-def _stricter(cluster: Decision, local: Decision) -> Decision:
-    """Denied until the last end of both; on probation in either, a trial is wanted; before the end one may be tried
-    for if both want it (SPEC 5.1)."""
-    if not local.allowed:
-        if cluster.allowed:
-            return local
-        longer = local if local.retry_in_s > cluster.retry_in_s else cluster
-        return longer if local.trial == cluster.trial else replace(longer, trial=False)
-    return local if cluster.allowed and local.trial and not cluster.trial else cluster
+        return leases_wanted(known.keys, cluster, own, now_ms, is_stale=self._view.is_stale)

@@ -16,6 +16,7 @@ from nats.aio.client import Client
 from sickbay_events import (
     CallAnswered,
     CallOutcome,
+    CallsRefused,
     Event,
     Held,
     Override,
@@ -135,7 +136,7 @@ class _Story:
 def _is_quiet(event: Event | Poison) -> bool:
     if isinstance(event, CallOutcome):
         return KINDS[event.kind].group in _QUIET
-    return isinstance(event, CallAnswered | PolicyChanged)
+    return isinstance(event, CallAnswered | CallsRefused | PolicyChanged)
 
 
 def _effect(event: Any) -> str:

@@ -27,9 +27,9 @@ from sickbay_events.kinds import Kind
 from sickbay_events.outcome import DAY_MS, Lease
 
 from .bus.link import Link
-from .gate import Wanted
 from .lease_wire import SUBJECT, Action, LeaseName, TrialAnswer, TrialAsk, ttl_s
 from .view import View
+from .weighing import Wanted
 
 _log = logging.getLogger("sickbay.trials")
 
