@@ -1,0 +1,1 @@
+"""The history: the log's own projection into SQLite, which other programs read as it is (docs/history.md)."""
