@@ -22,7 +22,7 @@ from sickbay.bus.topology import LOG
 from sickbay.lease_wire import LeaseName, TrialAsk
 from sickbay.prober import SUSPICIOUS, UNPROVEN, Prober, check, http_client, leases_wanted
 from sickbay.probes import Probe, ProbeRefused, Probes, ProbeTarget, has_usage, made_probe, read_probes
-from sickbay_events import CallOutcome, Override, Policy, Target
+from sickbay_events import CallOutcome, Override, Policy, ProbeResult, Target
 from sickbay_projections import Fleet, Recorded
 
 MODEL: Final = "z-ai/glm-5.3"
@@ -442,6 +442,40 @@ async def test_only_the_process_that_writes_probes(upstream: Upstream, nats_clie
     await until(asked, "its turn")
     task.cancel()
     await asyncio.wait([task])
+
+
+async def test_doctor_names_targets_of_which_only_the_origin_is_known(
+    nats_server: NatsServer, upstream: Upstream, serve: Start
+) -> None:
+    """A liveness check makes a target `live`, which doctor lists with what to do; a readiness check takes it out."""
+    url = nats_server.url
+    serve("--nats", url).ready()
+    await run("probe", f"{upstream.url}#a", MODEL, "--level", "liveness", "--nats", url)
+
+    async def found() -> list[dict[str, Any]]:
+        findings = json.loads(await run("doctor", "--json", "--nats", url))["findings"]
+        return [one for one in findings if one["what"] == "health"]
+
+    (finding,) = await until(found, "the finding")
+    assert f"#a {MODEL}" in finding["found"] and "readiness" in finding["do"] and finding["level"] == "note"
+    assert "upstream unverified" in await run("status", "--all", "--nats", url)
+    await run("probe", f"{upstream.url}#a", MODEL, "--nats", url)
+
+    async def gone() -> bool:
+        return not await found()
+
+    await until(gone, "it is verified")
+
+
+def test_who_only_probes_is_no_replica_of_the_fleet() -> None:
+    """A prober beside one router leaves it a fleet of one: three refusals of its key hold the credential."""
+    fleet = Fleet()
+    target = Target("openrouter.ai#team-a", MODEL)
+    fleet.apply(Recorded(ProbeResult(level="readiness", ok=True), target=target, replica="p", seq=1, time_ms=10**6))
+    for seq in (2, 3, 4):
+        fleet.apply(Recorded(CallOutcome(kind="auth"), target=target, replica="r1", seq=seq, time_ms=10**6 + seq))
+    assert fleet.replicas(10**6 + 5) == 1
+    assert fleet.decide(target, 10**6 + 5).reason == "credential"
 
 
 # -- the command -----------------------------------------------------------------------------------------

@@ -314,7 +314,8 @@ class Fleet:
             self.repeated += 1
             self.aside[self.seq] = "repeated"
             return node
-        replica.heard_ms = now_ms
+        if not isinstance(event, ProbeResult):
+            replica.heard_ms = now_ms  # who only probes is no router: it must not turn a fleet of one into two
         self.store.touch_replica(replica)
         if isinstance(event, CallsRefused):
             return node

@@ -199,13 +199,12 @@ class Store:
 
     def _sweep(self, now_ms: int) -> None:
         for replica in list(self.replicas.values()):
-            if now_ms >= replica.heard_ms + UNHEARD_MS:
-                self._digest -= replica.hashed
-                del self.replicas[replica.key]
-                continue
             for boot in bounds.unheard_boots(replica, now_ms):
                 del replica.boots[boot]
                 self.touch_replica(replica)
+            if now_ms >= replica.heard_ms + UNHEARD_MS and not replica.boots:
+                self._digest -= replica.hashed
+                del self.replicas[replica.key]
         for route in [route for route in self.routes.values() if route.hour < now_ms // HOUR_MS]:
             self._digest -= route.hashed
             del self.routes[route.key]

@@ -55,6 +55,7 @@ the hold has ended or begun again."""
 HTTP_S_MAX: Final = 150.0
 """httpx's own limit; each probe's is shorter."""
 HOUR_S: Final = 3_600.0
+_EVIDENCE: Final = ("last_answer_ms", "last_bad_ms", "last_ready_ms", "last_live_ms")
 _FAILS: Final = ("rejection", "fault", "degraded", "throttle")
 """Groups of kinds that are a failed readiness check; the others are the probe's own set-up."""
 
@@ -285,9 +286,9 @@ class Prober:
                 _log.exception("a probe of %s %s failed", probe.target.provider, probe.target.model)
 
     def _evidence_ms(self, target: Target) -> int:
-        """Log time of the newest call of a target; 0 if there was none. A leased probe is one too."""
-        found = self._fleet().document(target.key, self._now_ms())
-        return max(found["last_answer_ms"] or 0, found["last_bad_ms"] or 0) if found is not None else 0
+        """Log time of the newest call or passed probe of a target, whoever made it; 0 if there was none."""
+        found = self._fleet().document(target.key, self._now_ms()) or {}
+        return max(found.get(name) or 0 for name in _EVIDENCE)
 
     async def _probe(self, http: httpx.AsyncClient, probe: Probe) -> None:
         client = self._client()

@@ -34,6 +34,7 @@ from .base import (
     settings,
     table,
 )
+from .look import status_facts
 
 Level: TypeAlias = Literal["ok", "note", "warn", "bad"]
 
@@ -48,6 +49,8 @@ LAG_MAX: Final = 1_000
 CHECKPOINT_AGE_MAX_S: Final = 3.0
 SUBJECTS_MAX: Final = 100_000
 REQUEST_S: Final = 5.0
+NAMED_MAX: Final = 10
+"""Targets that one finding names."""
 PERMISSION_WAIT_S: Final = 1.0
 
 
@@ -126,6 +129,7 @@ async def _examine(client: Client, denied: list[PermissionDenied], wanted: Setti
         _permissions,
         _dead,
         _services,
+        _unverified,
     ):
         try:
             findings += await look(client)
@@ -272,6 +276,18 @@ async def _dead(client: Client) -> list[Finding]:
         return [Finding(what="unreadable events", level="ok", found="none")]
     do = f"`nats stream view {DEAD}` shows subject, reason and beginning of each"
     return [Finding(what="unreadable events", level="note", found=f"{count} noted", do=do)]
+
+
+async def _unverified(client: Client) -> list[Finding]:
+    """Targets of which only a liveness check is known: an origin that answers, and nothing of the model."""
+    found = await status_facts(client, everything=True)
+    live = [f"{scope['provider']} {scope['model']}" for scope in found["scopes"] if scope.get("health") == "live"]
+    if not live:
+        return []
+    more = f" and {len(live) - NAMED_MAX} more" if len(live) > NAMED_MAX else ""
+    do = 'call them, or probe them with level = "readiness": a liveness check proves nothing of a model'
+    text = f"only live, upstream unverified: {', '.join(live[:NAMED_MAX])}{more}"
+    return [Finding(what="health", level="note", found=text, do=do)]
 
 
 async def _services(client: Client) -> list[Finding]:

@@ -186,11 +186,17 @@ def _scope_cells(scope: dict[str, Any]) -> list[tuple[object, ...]]:
         left = seconds(hold["left_s"]) if hold["phase"] == "held" else ""
         found.append((*name, state, left, _because(hold), hold["began_seq"]))
     if not found and scope.get("last_event_seq"):
-        strikes = f"{scope['strikes']} of {scope['threshold']} strikes" if scope["strikes"] else "usable"
+        strikes = f"{scope['strikes']} of {scope['threshold']} strikes" if scope["strikes"] else _word(scope)
         found.append(
             (*name, strikes, "", f"{scope['answers']} of {scope['outcomes']} answered", scope["last_event_seq"])
         )
     return found
+
+
+def _word(scope: dict[str, Any]) -> str:
+    """A target without holds in a word; `live` is the one that needs saying what it leaves open."""
+    word = scope.get("health", "usable")
+    return "live: upstream unverified" if word == "live" else str(word)
 
 
 def _state(hold: dict[str, Any]) -> str:
