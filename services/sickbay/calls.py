@@ -14,18 +14,8 @@ from typing import Any, Final, Protocol, TypeVar, Unpack
 from sickbay_events import Target
 
 from .attempt import Attempt, Desk
-from .chain import (
-    NO_FALLBACK,
-    Answer,
-    CallOptions,
-    Course,
-    Forcing,
-    Limits,
-    Pause,
-    Try,
-    cut_off,
-    out_of_time,
-)
+from .chain import NO_FALLBACK, Answer, CallOptions, Limits
+from .course import Course, Forcing, Pause, Try, cut_off, out_of_time
 from .errors import Held
 from .gate import Gate
 from .logs import CallLog
@@ -85,8 +75,8 @@ class Calls:
         **options: Unpack[CallOptions],
     ) -> Answer[T]:
         """One call; see `Sickbay.call`."""
-        if options.get("at_hand") is not None:
-            return Answer(value=options["at_hand"], reason="at_hand")
+        if (at_hand := options.get("at_hand")) is not None:
+            return Answer(value=at_hand, reason="at_hand")
         course: Course | None = None
         try:
             course = self.course(targets, Limits(**options))
@@ -117,14 +107,16 @@ class Calls:
         attempt = course.attempt(self.ward, step)
         failure: BaseException | None = None
         value: T | None = None
+        is_in = False
         try:
             async with attempt:
                 course.began(step, attempt)
+                is_in = True
                 value = await bounded(attempt_fn(step.target, attempt), step, attempt)
         except NotAwaitable:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
-            if attempt.outcome is None and isinstance(error, Held) and attempt.decision is error.decision:
+            if not is_in and isinstance(error, Held):
                 course.held(step, error)
                 return None
             failure = error
@@ -226,6 +218,3 @@ def _forget(task: asyncio.Task[Any]) -> None:
     _left_behind.discard(task)
     if not task.cancelled():
         task.exception()
-
-
-__all__ = ["Abandoned", "Calls", "NotAwaitable", "Ward", "bounded", "end"]

@@ -20,7 +20,8 @@ from sickbay_events import Target
 
 from .attempt import Attempt
 from .calls import Calls
-from .chain import NO_FALLBACK, Answer, CallOptions, Course, Limits, Pause, Try, cut_off, no_content
+from .chain import NO_FALLBACK, Answer, CallOptions, Limits
+from .course import Course, Pause, Try, cut_off, no_content
 from .errors import Held
 from .streams import KEPT_MAX, Streamed
 
@@ -35,8 +36,8 @@ def call(
     **options: Unpack[CallOptions],
 ) -> Answer[T]:
     """One call; see `SyncSickbay.call`."""
-    if options.get("at_hand") is not None:
-        return Answer(value=options["at_hand"], reason="at_hand")
+    if (at_hand := options.get("at_hand")) is not None:
+        return Answer(value=at_hand, reason="at_hand")
     course: Course | None = None
     try:
         course = calls.course(targets, Limits(**options))
@@ -71,9 +72,11 @@ def _attempt(calls: Calls, course: Course, step: Try, attempt_fn: Callable[[Targ
     attempt = course.attempt(calls.ward, step)
     failure: Exception | None = None
     value: T | None = None
+    is_in = False
     try:
         with attempt:
             course.began(step, attempt)
+            is_in = True
             try:
                 value = attempt_fn(step.target, attempt)
             except Exception as error:
@@ -81,7 +84,7 @@ def _attempt(calls: Calls, course: Course, step: Try, attempt_fn: Callable[[Targ
                     cut_off(attempt, error)
                 raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
-        if attempt.outcome is None and isinstance(error, Held) and attempt.decision is error.decision:
+        if not is_in and isinstance(error, Held):
             course.held(step, error)
             return None
         failure = error
@@ -163,8 +166,8 @@ class SyncStreamingAnswer(Streamed, Generic[T]):
         if self._is_begun:
             return
         self._is_begun = True
-        if self._options.get("at_hand") is not None:
-            self._kept.append(self._options["at_hand"])
+        if (at_hand := self._options.get("at_hand")) is not None:
+            self._kept.append(at_hand)
             self.answer = Answer(value=None, reason="at_hand")
             return
         try:

@@ -15,7 +15,8 @@ from sickbay_events import Skipped, Target
 
 from .attempt import Attempt
 from .calls import Abandoned, Calls, NotAwaitable, end
-from .chain import NO_FALLBACK, Answer, CallOptions, Course, Limits, Pause, Try, cut_off, no_content, out_of_time
+from .chain import NO_FALLBACK, Answer, CallOptions, Limits
+from .course import Course, Pause, Try, cut_off, no_content, out_of_time
 from .errors import Held, Tried
 from .releases import Alarm
 
@@ -166,8 +167,8 @@ class StreamingAnswer(Streamed, Generic[T]):
         if self._is_begun:
             return
         self._is_begun = True
-        if self._options.get("at_hand") is not None:
-            self._kept.append(self._options["at_hand"])
+        if (at_hand := self._options.get("at_hand")) is not None:
+            self._kept.append(at_hand)
             self.answer = Answer(value=None, reason="at_hand")
             return
         try:

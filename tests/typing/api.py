@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import assert_type
 
 import sickbay
@@ -31,6 +32,41 @@ async def router(target: sickbay.Target) -> None:
             assert_type(held.retry_in_s, float)
         sb.record(target, sickbay.CallOutcome(kind="ok"))
     assert_type(await sickbay.read_error_body(object()), bytes)
+
+
+async def chains(sb: sickbay.Sickbay, targets: list[sickbay.Target]) -> None:
+    async def attempt_fn(target: sickbay.Target, attempt: sickbay.Attempt) -> str:
+        assert_type(attempt.limit_s, float | None)
+        return target.model
+
+    async def stream_fn(target: sickbay.Target, attempt: sickbay.Attempt) -> AsyncIterator[bytes]:
+        yield b""
+
+    usable = sb.usable(targets)
+    assert_type(usable[0], sickbay.Target)
+    assert_type(usable.retry_in_s, float | None)
+    answer = await sb.call(targets, attempt_fn, budget_s=20, attempt_s=10, wait_s=1, forced="one", route="brief")
+    assert_type(answer, sickbay.Answer[str])
+    assert_type(answer.value, str)
+    assert_type((answer.provider, answer.failed_over, answer.degraded), tuple[str, bool, bool])
+    optional = await sb.call(targets, attempt_fn, fallback=None)
+    assert_type(optional.value, str | None)
+    async with sb.stream(targets, stream_fn, fallback=b"") as stream:
+        async for chunk in stream:
+            assert_type(chunk, bytes)
+    with sickbay.budget(30, feature="summaries") as b:
+        assert_type(b, sickbay.Budget)
+        assert_type(b.rest_s, float)
+
+
+def chains_in_threads(sb: sickbay.sync.SyncSickbay, targets: list[sickbay.Target]) -> None:
+    def attempt_fn(target: sickbay.Target, attempt: sickbay.Attempt) -> int:
+        return len(target.model)
+
+    assert_type(sb.call(targets, attempt_fn).value, int)
+    assert_type(sb.call(targets, attempt_fn, fallback="").value, int | str)
+    with sb.stream(targets, lambda target, _attempt: [target.model]) as stream:
+        assert_type(list(stream), list[str])
 
 
 def threads(target: sickbay.Target) -> None:
