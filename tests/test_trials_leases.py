@@ -6,13 +6,14 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal
 
 import pytest
 from nats.aio.client import Client
 
+import sickbay
 from nats_servers import NatsCluster, NatsServer
 from sickbay.app import Services
 from sickbay.bus.connect import connect
@@ -215,3 +216,29 @@ async def test_eight_at_once_and_two_instances_on_a_cluster(nats_cluster: NatsCl
         await client.close()
         assert config.num_replicas == 3
         assert await race(urls, rounds=100) == 1
+
+
+ROUTER_ONLY = """
+authorization { users: [
+  { user: admin, password: apw }
+  { user: router, password: rpw, permissions: {
+      publish: { allow: ["sickbay.outcome.>", "sickbay.probe.>", "sickbay.v1.>",
+                         "$JS.API.DIRECT.GET.KV_sickbay", "$JS.API.DIRECT.GET.KV_sickbay.$KV.sickbay.gate.>"] }
+      subscribe: { allow: ["_INBOX_router.>", "sickbay.view.>"] } } } ] }
+"""
+
+
+async def test_a_router_asks_and_never_writes_the_bucket(nats_server_factory: Callable[..., NatsServer]) -> None:
+    """With a router's rights and no more: the whole trial works, a key written by itself is refused."""
+    server = nats_server_factory(config=ROUTER_ONLY)
+    async with serving(server.url.replace("nats://", "nats://admin:apw@")):
+        url = server.url.replace("nats://", "nats://router:rpw@")
+        async with sickbay.connect(url, replica="r1", inbox_prefix="_INBOX_router") as sb:
+            assert await sb.ready(10)
+            client = sb.link.client if sb.link is not None else None
+            assert client is not None
+            assert (await ask(client, "a"))["granted"]
+            forged = f"$KV.sickbay_trials.{MODEL}.breaker.8"
+            with pytest.raises(TimeoutError):
+                await client.jetstream(timeout=0.3).publish(forged, b"{}")
+            assert (await ask(client, "b", lease(began_seq=8)))["granted"]

@@ -17,17 +17,16 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeAlias
-from zlib import crc32
 
 import msgspec
-import nats.errors
 
 from sickbay_events import KINDS, Decision, Target
 from sickbay_events.kinds import Kind
 from sickbay_events.outcome import DAY_MS, Lease
 
 from .bus.link import Link
-from .lease_wire import SUBJECT, Action, LeaseName, TrialAnswer, TrialAsk, ttl_s
+from .lease_client import Key, SelfGrants, ask_services, key_of, name_of
+from .lease_wire import Action, TrialAnswer, TrialAsk, ttl_s
 from .view import View
 from .weighing import Wanted
 
@@ -50,7 +49,6 @@ GIVE_BACK_S: Final = 2.0
 CLOSE_S: Final = 0.5
 REMEMBERED_MAX: Final = 1_000
 
-Key: TypeAlias = tuple[bool, str, str, int]
 Clock: TypeAlias = Callable[[], float]
 
 
@@ -120,8 +118,7 @@ class Trials:
         """Leases that others hold, and until when that is taken for granted."""
         self._spent: dict[Key, float] = {}
         """Holds of which this replica tries no early trial (again), and until when."""
-        self._self_given: dict[Key, int] = {}
-        """Number of the span in which this replica last granted itself a trial of a hold."""
+        self._self_grants = SelfGrants(replica)
         self._silent_until_s = -math.inf
         self._settling: dict[int, Settling] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -179,7 +176,7 @@ class Trials:
         now_s = self._monotonic()
         with self._lock:
             for lease in wanted:
-                key = _key(lease)
+                key = key_of(lease)
                 running = self._running.get(key)
                 left_s = max(running[0] if running else now_s, self._taken.get(key, now_s)) - now_s
                 if lease.early and self._spent.get(key, now_s) > now_s:
@@ -188,7 +185,7 @@ class Trials:
                     return self._taken_by_another(decision, lease, left_s)
             trial = Trial(self._gate.target_of(target), wanted, min(limit_ms, DAY_MS), now_s)
             for lease in wanted:
-                self._running[_key(lease)] = now_s + ttl_s(trial.limit_ms, self._view.policy.trials), trial
+                self._running[key_of(lease)] = now_s + ttl_s(trial.limit_ms, self._view.policy.trials), trial
         return trial
 
     async def _ask_for(self, trial: Trial) -> tuple[Wanted, float] | None:
@@ -197,6 +194,7 @@ class Trials:
             return None
         answer = None
         if self._monotonic() >= self._silent_until_s:
+            self.counts["asked"] += 1
             answer = await self._ask(trial, "take", trial.held, ASK_S)
             if answer is None:
                 self.counts["silent"] += 1
@@ -210,34 +208,19 @@ class Trials:
             self._renew_in(trial, answer.expires_in_ms / 2000)
             return None
         self.counts["denied"] += 1
-        named = [lease for lease in trial.held if not lease.is_local and _name(lease) == answer.taken]
+        named = [lease for lease in trial.held if not lease.is_local and name_of(lease) == answer.taken]
         lease = named[0] if named else trial.held[0]
-        self._remember(self._taken, _key(lease), self._monotonic() + min(answer.retry_in_s, TAKEN_S_MAX))
+        self._remember(self._taken, key_of(lease), self._monotonic() + min(answer.retry_in_s, TAKEN_S_MAX))
         return lease, answer.retry_in_s
 
     def _grant_self(self, trial: Trial) -> tuple[Wanted, float] | None:
-        now_ms, spans = self._view.now_ms(), {}
-        span_ms = max(1, round(self._view.policy.trials.self_grant_s * 1000))
-        for lease in trial.held:
-            if lease.is_local:
-                continue
-            if lease.early:
-                return lease, (lease.end_ms - now_ms) / 1000  # it takes the cluster's word to go against its hold
-            # Spans count from the hold's end; this replica's moment in them is its place in the ring.
-            moment_ms = lease.end_ms + (
-                crc32(f"{self._replica} {lease.began_seq}".encode("utf-8", "surrogatepass")) * span_ms >> 32
-            )
-            span = (now_ms - moment_ms) // span_ms
-            if span < 0 or self._self_given.get(_key(lease)) == span:
-                return lease, (moment_ms + (span + 1) * span_ms - now_ms) / 1000
-            spans[_key(lease)] = span
-        for key, span in spans.items():
-            if len(self._self_given) >= REMEMBERED_MAX:
-                self._self_given.clear()
-            self._self_given[key] = span
-        self.counts["self_given"] += 1
-        trial.is_self_given = True
-        return None
+        others = [lease for lease in trial.held if not lease.is_local]
+        policy = self._view.policy.trials
+        denied = self._self_grants.take(others, self._view.now_ms(), round(policy.self_grant_s * 1000))
+        if denied is None:
+            self.counts["self_given"] += 1
+            trial.is_self_given = True
+        return denied
 
     def _denied(self, trial: Trial, decision: Decision, lease: Wanted, left_s: float) -> Decision:
         self._end(trial, trial.held, give_back=False)
@@ -275,7 +258,7 @@ class Trials:
             self.counts["renewed"] += 1
             with self._lock:
                 for lease in trial.held:
-                    self._running[_key(lease)] = now_s + answer.expires_in_ms / 1000, trial
+                    self._running[key_of(lease)] = now_s + answer.expires_in_ms / 1000, trial
             self._renew_in(trial, answer.expires_in_ms / 2000)
         elif answer is None and any(self._is_running(lease, trial, now_s) for lease in held):
             self._renew_in(trial, 1.0)
@@ -287,7 +270,7 @@ class Trials:
             self._end(trial, held, give_back=False)
 
     def _is_running(self, lease: Wanted, trial: Trial, now_s: float) -> bool:
-        running = self._running.get(_key(lease))
+        running = self._running.get(key_of(lease))
         return running is not None and running[1] is trial and now_s < running[0]
 
     # Its end.
@@ -306,7 +289,7 @@ class Trials:
             again_s = EARLY_AGAIN_S
             if group != "neutral":
                 again_s = lease.every_ms / 1000 or (lease.end_ms - self._view.now_ms()) / 1000
-            self._remember(self._spent, _key(lease), now_s + again_s)
+            self._remember(self._spent, key_of(lease), now_s + again_s)
         if group == "neutral" or not n:
             self._end(trial, trial.held, give_back=True)
             return
@@ -353,9 +336,9 @@ class Trials:
         """These leases are no longer held here."""
         with self._lock:
             for lease in held:
-                running = self._running.get(_key(lease))
+                running = self._running.get(key_of(lease))
                 if running is not None and running[1] is trial:
-                    del self._running[_key(lease)]
+                    del self._running[key_of(lease)]
             trial.held = [lease for lease in trial.held if lease not in held]
         if not trial.held and trial.timer is not None:
             self._in_loop(trial.timer.cancel)
@@ -364,15 +347,13 @@ class Trials:
             self.counts["given_back"] += 1
             self._in_loop(lambda: self._later(self._ask(trial, "give_back", others, GIVE_BACK_S)))
 
-    # Asking.
+    # Helpers.
 
     async def _ask(self, trial: Trial, action: Action, held: list[Wanted], limit_s: float) -> TrialAnswer | None:
         """The services' answer; None if there is none, or one that says that nobody can say."""
-        client = self._link.client if self._link is not None else None
-        names = [_name(lease) for lease in held if not lease.is_local]
-        if client is None or not names:
+        names = [name_of(lease) for lease in held if not lease.is_local]
+        if self._link is None or not names:
             return None
-        self.counts["asked"] += action == "take"
         ask = TrialAsk(
             replica=self._replica,
             provider=trial.target.provider,
@@ -382,15 +363,7 @@ class Trials:
             limit_ms=trial.limit_ms,
             action=action,
         )
-        try:
-            reply = await client.request(SUBJECT, msgspec.json.encode(ask), timeout=limit_s)
-            if (reply.headers or {}).get("Nats-Service-Error-Code"):
-                _log.debug("no lease could be asked for: %s", (reply.headers or {}).get("Nats-Service-Error"))
-                return None
-            return msgspec.json.decode(reply.data, type=TrialAnswer)
-        except (TimeoutError, nats.errors.Error, msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
-            _log.debug("no answer about a lease: %r", error)
-            return None
+        return await ask_services(self._link, ask, limit_s)
 
     def _later(self, work: Coroutine[Any, Any, Any]) -> None:
         assert self.loop is not None
@@ -414,11 +387,3 @@ class Trials:
                 for old in [old for old, at_s in among.items() if at_s <= now_s] or list(among)[: REMEMBERED_MAX // 2]:
                     del among[old]
             among[key] = until_s
-
-
-def _key(lease: Wanted) -> Key:
-    return lease.is_local, lease.scope, lease.rule, lease.began_seq
-
-
-def _name(lease: Wanted) -> LeaseName:
-    return LeaseName(lease.scope, lease.rule, lease.began_seq)

@@ -1,0 +1,77 @@
+"""How a router gets leases: asked of the services, or where they are silent granted to itself, rarely (SPEC 5.2)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, TypeAlias
+from zlib import crc32
+
+import msgspec
+import nats.errors
+
+from .bus.link import Link
+from .lease_wire import SUBJECT, LeaseName, TrialAnswer, TrialAsk
+from .weighing import Wanted
+
+_log = logging.getLogger("sickbay.trials")
+
+REMEMBERED_MAX: Final = 1_000
+
+Key: TypeAlias = tuple[bool, str, str, int]
+"""Whether the hold is of this replica's overlay, scope key, rule and the hold's name."""
+
+
+def key_of(lease: Wanted) -> Key:
+    """What a lease is remembered by."""
+    return lease.is_local, lease.scope, lease.rule, lease.began_seq
+
+
+def name_of(lease: Wanted) -> LeaseName:
+    """What a lease is asked for by."""
+    return LeaseName(lease.scope, lease.rule, lease.began_seq)
+
+
+async def ask_services(link: Link, ask: TrialAsk, limit_s: float) -> TrialAnswer | None:
+    """One request; None if nobody answers within `limit_s` seconds, or the answer is that nobody can say."""
+    client = link.client
+    if client is None:
+        return None
+    try:
+        reply = await client.request(SUBJECT, msgspec.json.encode(ask), timeout=limit_s)
+        if (reply.headers or {}).get("Nats-Service-Error-Code"):
+            _log.debug("no lease could be asked for: %s", (reply.headers or {}).get("Nats-Service-Error"))
+            return None
+        return msgspec.json.decode(reply.data, type=TrialAnswer)
+    except (TimeoutError, nats.errors.Error, msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
+        _log.debug("no answer about a lease: %r", error)
+        return None
+
+
+class SelfGrants:
+    """Trials that a replica grants itself: one of a hold in each span, at a moment of its own.
+
+    Spans count from the hold's end; the replica's place in the ring of its name is its moment in each.
+    """
+
+    def __init__(self, replica: str) -> None:
+        self._replica = replica
+        self._spans: dict[Key, int] = {}
+        """Number of the span in which the last was granted, or in which one was first wanted."""
+
+    def take(self, leases: list[Wanted], now_ms: int, span_ms: int) -> tuple[Wanted, float] | None:
+        """None if all of them may be had now (they then are), else one that may not, and the seconds until it may."""
+        if len(self._spans) >= REMEMBERED_MAX:
+            self._spans.clear()
+        taken: dict[Key, int] = {}
+        for lease in leases:
+            if lease.early:
+                return lease, (lease.end_ms - now_ms) / 1000  # it takes the cluster's word to go against its hold
+            place = crc32(f"{self._replica} {lease.began_seq}".encode("utf-8", "surrogatepass"))
+            moment_ms = lease.end_ms + (place * span_ms >> 32)
+            span = (now_ms - moment_ms) // max(1, span_ms)
+            # Not in the span in which the silence was noticed: all would find their moments past, and call at once.
+            if span <= self._spans.setdefault(key_of(lease), span):
+                return lease, (moment_ms + (span + 1) * span_ms - now_ms) / 1000
+            taken[key_of(lease)] = span
+        self._spans.update(taken)
+        return None
