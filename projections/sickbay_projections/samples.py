@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from sickbay_events.outcome import CallOutcome
 
-from . import buckets, overrides, spread, witnesses
+from . import buckets, overrides, witnesses
 from .case import Case
 from .limits import SAMPLE_BUCKETS, Limits
 from .state import Bad, Node, ScopeState
@@ -101,7 +101,7 @@ def of_host(host: Node, now_ms: int) -> tuple[Evidence, int]:
 
 def live_models(host: Node) -> Iterator[Node]:
     """The models of a host that no clear of a wider scope has made void."""
-    return (model for model in spread.models(host) if not overrides.is_behind(model))
+    return (model for model in _models(host) if not overrides.is_behind(model))
 
 
 def has_other_clean(case: Case, scope: Node, replica: str) -> bool:
@@ -145,11 +145,15 @@ def spend(case: Case, scope: Node) -> None:
         scope.state.checked = scope.state.bad = None
         models = iter((scope,))
     else:
-        models = spread.models(scope)
+        models = _models(scope)
     for model in models:
         model.state.attributed = model.state.damage = None
         case.store.touch(model)
     scope.state.damage = None
+
+
+def _models(host: Node) -> Iterator[Node]:
+    return (child for child in host.children.values() if child.scope.model is not None)
 
 
 def _evidence(bad: Bad | None, of: list[int] | None, now_ms: int, limits: Limits) -> Evidence:

@@ -122,7 +122,7 @@ class _Story:
             self._strikes.pop(key, None)
         if now > before:
             effects.append(f"strike {now} of {document['threshold']}")
-        elif now < before and not derived:
+        elif now < before and not effects:
             effects.append("clears the strikes")
         if isinstance(event, Override) and not effects:
             # A scope's override is one record; what lies below compares with it when it is next asked (SPEC 4.7).
