@@ -261,6 +261,11 @@ class Prober:
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._said_allowance_s = -HOUR_S
 
+    @property
+    def size(self) -> int:
+        """How many targets it has."""
+        return len(self._probes)
+
     async def run(self) -> None:
         """Probe until cancelled."""
         async with http_client() as http, asyncio.TaskGroup() as group:

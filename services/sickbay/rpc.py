@@ -203,7 +203,7 @@ _TRIAL_EXAMPLE: Final = (
     '"leases":[{"scope":"openrouter=2Eai.=.z-ai/glm-5=2E3","rule":"breaker","began_seq":4711}]}'
 )
 _ACT_EXAMPLE: Final = f'{{{_TARGET_EXAMPLE},"reason":"maintenance","actor":"ana"'
-_POLICY_EXAMPLE: Final = '{"policy":{"rejections":{"threshold":3}},"expect":4,"reason":"load tests","actor":"ana"}'
+_POLICY_EXAMPLE: Final = '{"policy":{"rejections":{"threshold":3}},"expect":0,"reason":"load tests","actor":"ana"}'
 ENDPOINTS: Final = (
     Endpoint("sickbay.v1.status", StatusAsk, "{}", "What is held now and for how long; with all, every target."),
     Endpoint("sickbay.v1.decide", DecideAsk, f"{{{_TARGET_EXAMPLE}}}", "May this target be called, and its counters."),
@@ -313,7 +313,6 @@ class Rpc:
         )
         found: dict[str, Any] = msgspec.to_builtins(ack)
         return found
-
 
     async def _policy(self, ask: PolicyAsk) -> dict[str, Any]:
         if ask.policy is None:

@@ -202,6 +202,8 @@ def _say_ready(app: AsgiFastStream, settings: Settings, listener: socket.socket 
         out.print(f"  health    http://{host}:{port}/healthz", markup=False)
     assert services.projector is not None
     fleet = services.projector.fleet
+    if services.prober is not None:
+        out.print(f"  probes    {services.prober.size} targets, while nobody calls them", markup=False)
     if fleet.policy.shadow.all:
         out.print("  shadow    no rule is enforced; `sickbay status` marks what would be held", markup=False)
     elif settings.shadow:
