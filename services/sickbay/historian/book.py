@@ -37,11 +37,15 @@ IN_MEMORY: Final = Path(":memory:")
 
 
 class HistoryRefused(Exception):
-    """A file that is no history that can be gone on with. Attributes: `path`, `why`."""
+    """A file that cannot be gone on with as a history; it is left as it is. Attributes: `path`, `why`."""
 
     def __init__(self, path: Path, why: str) -> None:
         self.path, self.why = path, why
         super().__init__(f"{path}: {why}")
+
+
+class HistoryUnusable(HistoryRefused):
+    """A history of ours that is damaged, or that a later version made: it is set aside, and one is built anew."""
 
 
 class RivalWriter(HistoryRefused):
@@ -87,8 +91,8 @@ class Book:
 
     @classmethod
     def open(cls, path: Path, keep: Keep | None = None) -> Book:
-        """Open or make a history, of a version before too. Raises `HistoryRefused` for a file that is none, is damaged
-        or was made by a later version; `OSError` where there can be no file."""
+        """Open or make a history, of a version before too. Raises `HistoryRefused` for a file that is none,
+        `HistoryUnusable` for one that is damaged or that a later version made, `OSError` where there can be no file."""
         if path != IN_MEMORY:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.open("ab").close()  # an error of the system that says what, where SQLite says "unable to open"
@@ -96,13 +100,9 @@ class Book:
         try:
             _prepare(path, connection)
             return cls(path, connection, keep or Keep())
-        except (sqlite3.Error, HistoryRefused) as error:
+        except sqlite3.Error as error:
             connection.close()
-            if isinstance(error, sqlite3.OperationalError):
-                raise OSError(f"{path}: {error}") from error  # locked, full, read-only: another time
-            if isinstance(error, HistoryRefused):
-                raise
-            raise HistoryRefused(path, str(error)) from error
+            raise _told(path, error) from error
         except BaseException:
             connection.close()
             raise
@@ -112,25 +112,26 @@ class Book:
         """Up to where the log is in the history."""
         return self._position
 
-    def write(self, pages: Sequence[Page], position: Position, gap: tuple[int, int, str] | None = None) -> None:
-        """Add pages and move to a position, or do nothing at all. `gap`: sequences that the log had lost, and why.
+    def write(self, pages: Sequence[Page], position: Position, gaps: Sequence[tuple[int, int, str]] = ()) -> None:
+        """Add pages and move to a position, or do nothing at all. `gaps`: first and last of sequences that
+        the log had lost, and why.
 
-        Raises `RivalWriter`, and `OSError` for a file that cannot be written now; then the same may be tried again.
+        Raises `RivalWriter`, `HistoryUnusable`, and `OSError` for a file that cannot be written now.
         """
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 self._check_alone()
-                self._add(pages, position, gap)
+                self._add(pages, position, gaps)
                 connection.execute("COMMIT")
             except BaseException:
                 self._names.forget()
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-        except sqlite3.OperationalError as error:
-            raise OSError(f"{self.path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise _told(self.path, error) from error
         self._position = position
 
     def close(self) -> None:
@@ -143,7 +144,7 @@ class Book:
         columns = Position.__struct_fields__
         row = self._connection.execute(f"SELECT {', '.join(columns)} FROM position WHERE id = 1").fetchone()
         if row is None:
-            raise HistoryRefused(self.path, "it says no position")
+            raise HistoryUnusable(self.path, "it says no position")
         return Position(**dict(zip(columns, row, strict=True)))
 
     def _check_alone(self) -> None:
@@ -151,7 +152,7 @@ class Book:
         if there != self._position:
             raise RivalWriter(self.path, f"it is at {there.seq} and not at {self._position.seq}")
 
-    def _add(self, pages: Sequence[Page], position: Position, gap: tuple[int, int, str] | None) -> None:
+    def _add(self, pages: Sequence[Page], position: Position, gaps: Sequence[tuple[int, int, str]]) -> None:
         connection, names = self._connection, self._names
         for page in pages:
             for key in page.scopes:
@@ -171,8 +172,7 @@ class Book:
             )
             if page.roll_ms:
                 self._roll_up(page.roll_ms)
-        if gap is not None:
-            connection.execute("INSERT OR REPLACE INTO gaps VALUES (?, ?, ?)", gap)
+        connection.executemany("INSERT OR REPLACE INTO gaps VALUES (?, ?, ?)", gaps)
         columns = Position.__struct_fields__
         values = [getattr(position, name) for name in columns]
         connection.execute(f"UPDATE position SET {', '.join(f'{name} = ?' for name in columns)}", values)
@@ -212,6 +212,16 @@ def set_aside(path: Path, why: str) -> Path:
     return aside
 
 
+def _told(path: Path, error: sqlite3.Error) -> Exception:
+    """What SQLite said in the words of this package: what another try may mend, what is damaged, what is none."""
+    if isinstance(error, sqlite3.OperationalError):
+        return OSError(f"{path}: {error}")  # locked, full, read-only
+    code = getattr(error, "sqlite_errorcode", None)
+    if code == sqlite3.SQLITE_NOTADB:
+        return HistoryRefused(path, "it is no database")
+    return HistoryUnusable(path, str(error)) if code == sqlite3.SQLITE_CORRUPT else error
+
+
 def _prepare(path: Path, connection: sqlite3.Connection) -> None:
     """Bring a file to this version. Raises `HistoryRefused`, `sqlite3.Error`."""
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -223,7 +233,7 @@ def _prepare(path: Path, connection: sqlite3.Connection) -> None:
         one.name for one in migrations.pending(Database(memory=True))
     }
     if unknown:
-        raise HistoryRefused(path, f"it was made by a later version of Sickbay ({', '.join(sorted(unknown))})")
+        raise HistoryUnusable(path, f"it was made by a later version of Sickbay ({', '.join(sorted(unknown))})")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     add_functions(connection)

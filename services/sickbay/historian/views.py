@@ -57,7 +57,8 @@ VIEWS: Final[dict[str, str]] = {
             CASE WHEN {_HELD_TO} <= {_NOW_MS} THEN {_time_ms(_HELD_TO)} END AS ended,
             round((min({_HELD_TO}, max({_NOW_MS}, began_ms)) - began_ms) / 1000.0, 3) AS held_s,
             CASE WHEN released_ms < end_ms THEN ended_by ELSE 'time' END AS ended_by, kind, status, numbers, replica,
-            reason, actor, enforced, proof, moved, calls_saved, {_time_ms("end_ms")} AS until, {_time_ms("released_ms")} AS released,
+            reason, actor, enforced, proof, moved, calls_saved, {_time_ms("end_ms")} AS until,
+            {_time_ms("released_ms")} AS released,
             ended_by AS released_by, began_seq,
             began_ms, {_HELD_TO} AS held_to_ms, holds.id AS hold_id, scope_id
         FROM holds JOIN scopes ON scopes.id = scope_id""",

@@ -1,0 +1,111 @@
+"""Times as people write them, to log time in milliseconds: for every `--since`, `--until`, `--from`, `--to`, `--at`.
+
+    when_ms("2 hours ago", now_ms=..., zone=ZoneInfo("Europe/Berlin"))
+    when_ms("2026-11-30 14:00", ...)   when_ms("2026-11-30T13:00:00Z", ...)   when_ms("yesterday", ...)
+
+A time without an offset is local: at this machine, or where a zone's name behind it says. Days and weeks ago are
+calendar days at the same time on the clock, which on two days a year are 23 and 25 hours; smaller units are exact.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from sickbay_events.times import parse_rfc3339
+
+ACCEPTED: Final = (
+    "an RFC 3339 time (2026-11-30T12:00:00Z), a date or a local time (2026-11-30, 2026-11-30 14:00, with a zone's name "
+    "such as Europe/Berlin behind it or not), now, today, yesterday, or how long ago (2 hours ago, 90m, 3d)"
+)
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_NAMES: Final = {
+    "sec": "s", "secs": "s", "second": "s", "seconds": "s", "min": "m", "mins": "m", "minute": "m", "minutes": "m",
+    "hour": "h", "hours": "h", "hr": "h", "hrs": "h", "day": "d", "days": "d", "week": "w", "weeks": "w",
+}  # fmt: skip
+_AGO: Final = re.compile(r"(?:(?:an?\s|\d+(?:\.\d+)?)\s*[a-z]+\s*(?:,|and\b)?\s*)+(?:\bago)?")
+_PART: Final = re.compile(r"(\ban?(?=\s)|\d+(?:\.\d+)?)\s*([a-z]+)")
+_LOCAL: Final = re.compile(
+    r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?))?(?:\s+([A-Za-z][\w+/-]*))?"
+)
+_YEARS_MAX: Final = 1_000
+
+
+class WhenRefused(ValueError):
+    """A time that cannot be read, or that no clock has shown. Attributes: `text`, `why`."""
+
+    def __init__(self, text: str, why: str) -> None:
+        self.text, self.why = text, why
+        super().__init__(f"time {text!r}: {why}")
+
+
+def when_ms(text: str, *, now_ms: int, zone: tzinfo | None = None) -> int:
+    """Milliseconds since the epoch. `zone` None: this machine's. Raises `WhenRefused` with the accepted forms."""
+    given = " ".join(text.split())
+    now = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone)
+    word = given.lower()
+    if word == "now":
+        return now_ms
+    if word in ("today", "yesterday"):
+        return _ms(text, (now - timedelta(days=word == "yesterday")).replace(tzinfo=None), zone, whole_day=True)
+    if _AGO.fullmatch(word):
+        return _ago_ms(text, word.removesuffix("ago"), now_ms, now, zone)
+    local = _LOCAL.fullmatch(given)
+    if local is not None:
+        return _local_ms(text, *local.groups(), zone=zone)
+    try:
+        return parse_rfc3339(given)
+    except ValueError:
+        raise WhenRefused(text, f"accepted is {ACCEPTED}") from None
+
+
+def _local_ms(text: str, date: str, time: str | None, name: str | None, *, zone: tzinfo | None) -> int:
+    if name is not None:
+        try:
+            zone = ZoneInfo({"utc": "UTC", "z": "UTC"}.get(name.lower(), name))
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise WhenRefused(text, f"{name!r} is no time zone, such as Europe/Berlin or UTC") from None
+    hour, _, rest = (time or "00:00").partition(":")
+    try:
+        naive = datetime.fromisoformat(f"{date}T{hour:0>2}:{rest}")
+    except ValueError as error:
+        raise WhenRefused(text, str(error)) from None
+    return _ms(text, naive, zone, whole_day=time is None)
+
+
+def _ago_ms(text: str, parts: str, now_ms: int, now: datetime, zone: tzinfo | None) -> int:
+    seconds, days = 0.0, 0.0
+    for number, unit in _PART.findall(parts):
+        short = _NAMES.get(unit, unit)
+        if short not in _UNITS_S:
+            raise WhenRefused(text, f"{unit!r} is no unit of time: s, m, h, d or w, or their names")
+        count = 1.0 if number in ("a", "an") else float(number)
+        if short in ("d", "w") and count.is_integer():
+            days += count * (7 if short == "w" else 1)
+        else:
+            seconds += count * _UNITS_S[short]
+    if days > _YEARS_MAX * 365 or seconds > _YEARS_MAX * 365 * 86_400:
+        raise WhenRefused(text, "that is longer ago than any log")
+    if days:
+        naive = now.replace(tzinfo=None) - timedelta(days=days)
+        now_ms = _ms(text, naive, zone, whole_day=False, lenient=True)
+    return now_ms - round(seconds * 1000)
+
+
+def _ms(text: str, naive: datetime, zone: tzinfo | None, *, whole_day: bool, lenient: bool = False) -> int:
+    """A time on the clock of a zone; of two that look alike the first.
+
+    One that the clock skipped is refused, but that a day begins later than midnight is no mistake of who asks.
+    """
+    if whole_day:
+        naive = naive.replace(hour=0, minute=0, second=0, microsecond=0)
+    try:
+        at = naive.astimezone() if zone is None else naive.replace(tzinfo=zone)
+        there_and_back = at.astimezone(UTC).astimezone(zone).replace(tzinfo=None)
+        if there_and_back != naive and not (whole_day or lenient):
+            raise WhenRefused(text, f"the clock went from {naive:%H:%M} on to {there_and_back:%H:%M} that day")
+        return round(at.timestamp() * 1000)
+    except (OverflowError, OSError) as error:
+        raise WhenRefused(text, f"no clock has shown that: {error}") from None
