@@ -172,8 +172,7 @@ def test_a_thread_joins_by_entering_and_by_copying_the_context() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert seen["joins"][1] == 2 and seen["copied"] == (2, 2)
-    assert seen["after"][0] == seen["joins"][0] - 1
+    assert seen == {"joins": (2, 2), "after": (0, 0), "copied": (2, 2)}
 
 
 def test_many_threads_in_one_budget_give_one_notice(caplog: pytest.LogCaptureFixture) -> None:

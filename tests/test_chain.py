@@ -266,6 +266,25 @@ async def test_a_function_that_cannot_be_awaited_is_named() -> None:
     assert [outcome.kind for outcome in outcomes(sb)] == ["unknown"], "no other candidate is troubled with it"
 
 
+@pytest.mark.parametrize(
+    ("says", "kind"), [(answers(429, b""), "rate_limited"), (answers(200, CHAT), "timeout"), (None, "timeout")]
+)
+def test_what_an_attempt_said_before_its_time_was_over_stands(says: Says | None, kind: str) -> None:
+    """But for `ok`: an answer that is never handed over is none."""
+
+    async def test(sb: Standalone, _clock: Clock) -> None:
+        async def attempt_fn(target: Target, attempt: Attempt) -> str:
+            if says is not None:
+                says(attempt)
+            await asyncio.sleep(3600)
+            return "never"
+
+        answer = await sb.call([A], attempt_fn, fallback="")
+        assert [tried.kind for tried in answer.attempts] == [kind]
+
+    virtual(test)
+
+
 # Cancellation.
 
 

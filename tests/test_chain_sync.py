@@ -64,6 +64,16 @@ def test_exhaustion_and_fallback(made: tuple[SyncSickbay, Standalone]) -> None:
         facade.call([A], fails, budget_s=-1)
 
 
+def test_an_async_function_is_named(made: tuple[SyncSickbay, Standalone]) -> None:
+    facade, _sb = made
+
+    async def attempt_fn(target: Target, attempt: Attempt) -> str:
+        return "x"
+
+    with pytest.raises(TypeError, match="attempt_fn: it gave a coroutine; accepted is a plain function"):
+        facade.call([A], attempt_fn)
+
+
 def test_a_release_wakes_a_waiting_thread(made: tuple[SyncSickbay, Standalone]) -> None:
     facade, sb = made
     sb.hold(A)

@@ -137,8 +137,9 @@ def budget(limit_s: float, feature: str = "", *, monotonic: Callable[[], float] 
 
 
 def entered() -> tuple[Budget, ...]:
-    """The budgets that the running code is in, outermost first."""
-    return _entered.get()
+    """The budgets that the running code is in, outermost first; also those around one that a thread has joined."""
+    found = [budget for each in _entered.get() for budget in (*each._outer, each)]
+    return tuple(dict.fromkeys(found))
 
 
 def check_seconds(field: str, value: object, *, least_s: float) -> None:

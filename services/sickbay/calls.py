@@ -29,7 +29,8 @@ T = TypeVar("T")
 GRACE_S: Final = 0.2
 """An attempt that was cancelled is waited for so long; one that does not heed it is left behind."""
 
-_left_behind: Final[set[asyncio.Task[Any]]] = set()
+_left_behind: Final[set[asyncio.Future[Any]]] = set()
+"""What was cancelled and is not over; the loop itself would let it be collected."""
 
 
 class Ward(Desk, Protocol):
@@ -113,7 +114,7 @@ class Calls:
                 course.began(step, attempt)
                 is_in = True
                 value = await bounded(attempt_fn(step.target, attempt), step, attempt)
-        except NotAwaitable:
+        except WrongFunction:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
             if not is_in and isinstance(error, Held):
@@ -160,19 +161,19 @@ class Calls:
         self._log.degraded(name, reason, text)
 
 
-class NotAwaitable(TypeError):
-    """The function of an asynchronous call gave something that cannot be awaited."""
+class WrongFunction(TypeError):
+    """A call in the event loop was given a plain function, or one in threads an async one. `got` says what it gave."""
 
-    def __init__(self, got: str) -> None:
-        self.got = got
-        super().__init__(f"attempt_fn: it gave a {got}; accepted is an async function (sickbay.sync takes plain ones)")
+    def __init__(self, got: object, accepted: str) -> None:
+        self.got = type(got).__name__
+        super().__init__(f"attempt_fn: it gave a {self.got}; accepted is {accepted}")
 
 
 async def bounded(work: Awaitable[T], step: Try, attempt: Attempt) -> T:
     """What `work` gives within the step's limit. Raises what it raised, or a `TimeoutError`; it is cancelled then, and
     when whoever awaits this is cancelled."""
     if not inspect.isawaitable(work):
-        raise NotAwaitable(type(work).__name__)
+        raise WrongFunction(work, "an async function (sickbay.sync takes plain ones)")
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait((task,), timeout=step.limit_s)
@@ -199,22 +200,18 @@ class Abandoned(RuntimeError):
 
 async def end(task: asyncio.Future[Any]) -> None:
     """Cancel a task and wait for its end, but not for ever: who swallows a cancellation is left behind."""
+    _left_behind.add(task)
+    task.add_done_callback(_forget)
     task.cancel()
     await asyncio.wait((task,), timeout=GRACE_S)
-    if task.done():
-        if not task.cancelled():
-            task.exception()  # looked at, so that it is not said to be forgotten
-        return
-    _log.warning(
-        "an attempt did not heed its cancellation within %.1f s and is left behind", GRACE_S,
-        extra={"event": "left_behind"},
-    )  # fmt: skip
-    if isinstance(task, asyncio.Task):
-        _left_behind.add(task)
-        task.add_done_callback(_forget)
+    if not task.done():
+        _log.warning(
+            "an attempt did not heed its cancellation within %.1f s and is left behind", GRACE_S,
+            extra={"event": "left_behind"},
+        )  # fmt: skip
 
 
-def _forget(task: asyncio.Task[Any]) -> None:
+def _forget(task: asyncio.Future[Any]) -> None:
     _left_behind.discard(task)
     if not task.cancelled():
-        task.exception()
+        task.exception()  # looked at, so that it is not said to be forgotten

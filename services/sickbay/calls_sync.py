@@ -7,6 +7,7 @@ longer all the same gets its answer in, and leaves that much less to its success
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ import msgspec
 from sickbay_events import Target
 
 from .attempt import Attempt
-from .calls import Calls
+from .calls import Calls, WrongFunction
 from .chain import NO_FALLBACK, Answer, CallOptions, Limits
 from .course import Course, Pause, Try, cut_off, no_content
 from .errors import Held
@@ -78,17 +79,26 @@ def _attempt(calls: Calls, course: Course, step: Try, attempt_fn: Callable[[Targ
             course.began(step, attempt)
             is_in = True
             try:
-                value = attempt_fn(step.target, attempt)
+                value = _plain(attempt_fn(step.target, attempt))
             except Exception as error:
                 if attempt.has_content:
                     cut_off(attempt, error)
                 raise
+    except WrongFunction:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
         if not is_in and isinstance(error, Held):
             course.held(step, error)
             return None
         failure = error
     course.over(step, attempt, failure)
+    return value
+
+
+def _plain(value: T) -> T:
+    if inspect.iscoroutine(value):
+        value.close()
+        raise WrongFunction(value, "a plain function (sickbay.connect has calls for async ones)")
     return value
 
 

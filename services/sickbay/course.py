@@ -154,7 +154,7 @@ class Course:
 
     def called(self) -> None:
         """The call makes its first request: the budgets around it count it."""
-        for budget in set(self._budgets):
+        for budget in self._budgets:
             budget.called()
 
     def _try(self, rank: int, rest_s: float, *, forced: bool = False) -> Try:

@@ -14,7 +14,7 @@ import msgspec
 from sickbay_events import Skipped, Target
 
 from .attempt import Attempt
-from .calls import Abandoned, Calls, NotAwaitable, end
+from .calls import Abandoned, Calls, WrongFunction, end
 from .chain import NO_FALLBACK, Answer, CallOptions, Limits
 from .course import Course, Pause, Try, cut_off, no_content, out_of_time
 from .errors import Held, Tried
@@ -248,7 +248,7 @@ class StreamingAnswer(Streamed, Generic[T]):
         else:
             no_content(run.attempt)
         run.leave(error)
-        if isinstance(error, NotAwaitable):
+        if isinstance(error, WrongFunction):
             raise error
         course.over(step, run.attempt, error)
 
@@ -313,7 +313,7 @@ async def _read(
 
 def _iterator(chunks: AsyncIterable[T]) -> AsyncIterator[T]:
     if not isinstance(chunks, AsyncIterable):
-        raise NotAwaitable(type(chunks).__name__)
+        raise WrongFunction(chunks, "an async generator (sickbay.sync takes plain ones)")
     return aiter(chunks)
 
 

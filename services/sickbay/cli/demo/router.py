@@ -22,6 +22,7 @@ from sickbay import Held, Sickbay, Target, provider_of
 from sickbay.gate import Gate
 from sickbay.overlay import Overlay
 from sickbay.testing import Recorder
+from sickbay.trials import Trials
 from sickbay.view import View
 
 from .pipes import lines_of_stdin, say
@@ -65,7 +66,8 @@ def standing_alone(name: str) -> Sickbay:
     mirror = View()
     overlay = Overlay(now_ms=mirror.now_ms, cluster=mirror.entries, replica=name)
     gate = Gate(mirror, overlay, replica=name)
-    return Sickbay(link=None, mirror=mirror, overlay=overlay, gate=gate, reporter=Recorder())
+    trials = Trials(link=None, view=mirror, gate=gate, replica=name)
+    return Sickbay(link=None, mirror=mirror, overlay=overlay, gate=gate, reporter=Recorder(), trials=trials)
 
 
 class Router:
