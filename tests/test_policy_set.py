@@ -19,9 +19,11 @@ from sickbay.bus.topology import ensure
 from sickbay.operate import ActRefused
 from sickbay.policies import PolicyMoved, set_policy, standing_policy, to_toml
 from sickbay_events import CallOutcome, Policy, PolicyChanged, PolicyRefused, Target, encode
+from sickbay_events.redact import looks_secret
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 OTHER = Target("openrouter.ai", "other")
+AT_HOST = Target("api.x.ai", "grok-4")
 FILE = """
 single_credential = ["api.x.ai"]
 [rejections]
@@ -32,6 +34,8 @@ rules = ["degraded"]
 percents = [5, 20, 60]
 [host."openrouter.ai".breaker]
 consecutive = 9
+[host."api.x.ai".rejections]
+threshold = 1
 [model."z-ai/glm-5.3".rejections]
 threshold = 1
 hold_s = 12.5
@@ -162,9 +166,21 @@ async def test_services_and_gates_take_up_a_policy_without_restart(
             return not two.decide(OTHER).allowed
 
         await until(others_held, "the third strike, which the fleet's threshold asks for")
+        one.record(AT_HOST, CallOutcome(kind="model_unavailable"))
+
+        async def host_held() -> bool:
+            return not two.decide(AT_HOST).allowed
+
+        await until(host_held, "the first strike, by the override of its host")
         told = await asyncio.to_thread(sickbay, "status", "--json", "--all", "--nats", nats_server.url)
         thresholds = {scope["model"]: scope["threshold"] for scope in json.loads(told.stdout)["scopes"]}
-        assert (thresholds[TARGET.model], thresholds[OTHER.model]) == (1, 3)
+        assert (thresholds[TARGET.model], thresholds[OTHER.model], thresholds[AT_HOST.model]) == (1, 3, 1)
+
+        log = tmp_path / "log.jsonl"
+        assert (await asyncio.to_thread(sickbay, "export", str(log), "--nats", nats_server.url)).returncode == 0
+        replayed = json.loads((await asyncio.to_thread(sickbay, "replay", str(log), "--json")).stdout)
+        assert [hold["scope"] for hold in replayed["holds"]] == [TARGET.key, OTHER.key, AT_HOST.key]
+        assert replayed["policy_seq"] == 2, "the policy is an event of the log, so a replay knows which rules held when"
 
         shown = await asyncio.to_thread(sickbay, "policy", "show", "--json", "--nats", nats_server.url)
         facts = json.loads(shown.stdout)
@@ -207,3 +223,37 @@ def test_explain_tells_of_overrides_and_of_what_is_no_section() -> None:
     assert [row["key"] for row in json.loads(done.stdout)] == ["breaker.hold_s"]
     for key in ("single_credential", "host", "model"):
         assert json.loads(sickbay("policy", "explain", key, "--json").stdout)[0]["says"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "accounts/fireworks/models/llama-v3p1-405b-instruct",
+        "ft:gpt-4o-mini-2024-07-18:acme::9aBcDeFgHiJk",
+        "us.anthropic.claude-3-5-sonnet-20241022-v2:0",
+        "deployment-550e8400-e29b-41d4-a716-446655440000",
+        "hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M",
+        "localhost:11434@box-7.internal",
+        "127.0.0.1:8000",
+        "token-factory-instruct",
+    ],
+)
+def test_names_of_models_and_hosts_are_no_secrets(name: str) -> None:
+    """What looks like a key is refused; a name, however odd, is not."""
+    assert not looks_secret(name)
+    assert Policy.from_toml(f'[model."{name}".breaker]\nhold_s = 5\n').model
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sk-ant-api03-AbCdEfGh1234567890abcdefXYZ",
+        "AIzaSyA1234567890abcdefghijklmnopqrstu",
+        "ghp_1234567890abcdefghijABCDEFGHIJ",
+        "xai-1234567890abcdefghijklmnop",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.abc",
+    ],
+)
+def test_keys_are(key: str) -> None:
+    with pytest.raises(PolicyRefused, match="env:NAME"):
+        Policy.from_toml(f'[model."{key}".breaker]\nhold_s = 5\n')

@@ -396,6 +396,22 @@ async def test_a_probe_of_a_held_target_is_its_trial(
     await until(lifted, "its success ends the hold")
 
 
+async def test_services_end_while_a_probe_is_under_way(
+    nats_server: NatsServer, upstream: Upstream, tmp_path: Path, serve: Start
+) -> None:
+    """A signal ends them at once and without a word of error, whatever a slow upstream still owes."""
+    upstream.after_s = 30.0
+    served = serve("--nats", nats_server.url, "--probes", file_for(tmp_path, upstream)).ready()
+    assert "1 targets" in served.said
+
+    async def asked() -> bool:
+        return bool(upstream.ready)
+
+    await until(asked, "the probe is under way")
+    code, errors = await asyncio.to_thread(served.end)
+    assert (code, "ERROR" in errors, "Traceback" in errors) == (0, False, False), errors
+
+
 async def test_the_allowance_of_an_hour_is_kept_to(upstream: Upstream, nats_client: Client) -> None:
     """With three probes allowed and an interval of milliseconds, three are made; the rest is counted."""
     fleet, clock = Fleet(), asyncio.get_running_loop()

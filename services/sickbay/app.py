@@ -229,6 +229,9 @@ class Services:
         """Stop all of it, last started first. Never raises."""
         for task in self._tasks:
             task.cancel()
+        if self._tasks:
+            # A probe under way gives its lease back, for which the service below must still answer.
+            await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_S)
         if self._rpc is not None:
             await self._rpc.stop()
         if self.projector is not None and self._fold is not None:
