@@ -165,6 +165,17 @@ def test_a_model_counts_as_named_only_whole() -> None:
             assert (verdict.kind, verdict.signature) == ("unknown", "other_model")
 
 
+def test_a_word_in_the_models_own_name_is_no_sentence() -> None:
+    for name in ("acme-moderation-2", "acme/guardrail-7b", "acme/overloaded-1", "m/minimax-2", "prompt-guard-9m"):
+        gone = {"error": {"message": f"The model {name} does not exist."}}
+        assert error(404, gone, model=name).kind == "model_unavailable", name
+        limited = {"error": {"message": f"Rate limit exceeded for model {name}"}}
+        assert error(429, limited, model=name).kind == "rate_limited", name
+        refused = {"error": {"message": f"{name} does not support tools"}}
+        assert error(400, refused, model=name).kind == "bad_request", name
+    assert error(404, {"error": {"message": "acme/m-9 does not exist"}}, model="acme/m-9").kind == "model_unavailable"
+
+
 def test_an_empty_requested_model_makes_every_missing_model_the_callers() -> None:
     for case in ERROR_CASES:
         if case["kind"] == "model_unavailable":

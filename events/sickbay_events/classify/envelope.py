@@ -19,7 +19,7 @@ says at its tail how it ended. Together they are the 64 KiB of SPEC 3."""
 SENTENCE_CHARS: Final = 4096
 """Sentences are looked for in this much text; provider messages are shorter, quoted documents are not."""
 FIELD_CHARS: Final = 2048
-DEPTH_MAX: Final = 6
+DEPTH_MAX: Final = 10
 NODES_MAX: Final = 64
 
 Json: TypeAlias = Any
@@ -30,7 +30,7 @@ _CODE_KEYS: Final = (
 )  # fmt: skip
 _TEXT_KEYS: Final = (
     "message", "msg", "error_msg", "error_message", "errormessage", "errmsg", "error_description", "detail", "title",
-    "status_msg", "description", "explanation", "user_message", "generated_error", "err_msg", "step",
+    "status_msg", "status_message", "description", "explanation", "user_message", "generated_error", "err_msg", "step",
 )  # fmt: skip
 _CHILD_KEYS: Final = (
     "error", "errors", "detail", "details", "message", "fault", "base_resp", "response", "metadata", "data", "body",
@@ -78,7 +78,7 @@ class Envelope(NamedTuple):
     status: int | None
     headers: Mapping[str, str]
     doc: Json
-    """The decoded JSON, or None."""
+    """The decoded JSON, in a list with what JSON its strings hold; or None."""
     shape: str
     codes: tuple[str, ...]
     """Machine codes as the provider spelled them, the most specific first."""
@@ -215,7 +215,8 @@ def from_doc(status: int | None, headers: Mapping[str, str], doc: Json) -> Envel
     found = _Found()
     found.walk(doc, 0)
     text = plain_sentence("\n".join(found.texts))
-    return Envelope(status, headers, doc, shape_of(doc), tuple(found.codes), text, found.relayed, found.status)
+    seen = [doc, *found.inner] if found.inner else doc
+    return Envelope(status, headers, seen, shape_of(doc), tuple(found.codes), text, found.relayed, found.status)
 
 
 def plain_sentence(text: str) -> str:
@@ -257,11 +258,12 @@ def _rank(entry: tuple[Json, ...]) -> int:
 class _Found:
     """What a walk through an envelope has gathered."""
 
-    __slots__ = ("codes", "nodes", "relayed", "status", "texts")
+    __slots__ = ("codes", "inner", "nodes", "relayed", "status", "texts")
 
     def __init__(self) -> None:
         self.codes: list[str] = []
         self.texts: list[str] = []
+        self.inner: list[Json] = []
         self.status: int | None = None
         self.nodes = 0
         self.relayed = False
@@ -332,6 +334,7 @@ class _Found:
             own_codes, self.codes = self.codes, []
             own_status, self.status = self.status, None
             self.relayed = True
+            self.inner.append(inner)
             self.walk(inner, depth + 1)
             self.codes += [code for code in own_codes if code not in self.codes]
             self.status = own_status or self.status

@@ -11,6 +11,12 @@ from typing import Final
 
 from .rules import MISSING, Rule, rule
 
+_THERE: Final = (
+    "have access to model | be verified | subscription | currently unavailable | not support | new users | region"
+    " | country | for this account | for this request"
+)
+"""Words by which a model is there, though a code or a phrase says otherwise: the general rows know which kind it is."""
+
 HABITS: Final[dict[str, tuple[Rule, ...]]] = {
     "openai": (
         rule("bad_request", "", "be verified to generate"),
@@ -39,7 +45,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
     ),
     "github_models": (
         rule("permission_model", "unavailable_model"),
-        rule("model_unavailable", "unknown_model model_not_found"),
+        rule("model_unavailable", "unknown_model model_not_found", never=_THERE),
         rule("wrong_endpoint", "model_not_supported", "for this request"),
         rule("wrong_endpoint", "unsupported_api_for_model"),
         rule("permission_model", "no_access", scope="model"),
@@ -50,7 +56,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("quota", "quota_exceeded"),
         rule("rate_limited", "rate_limited", "your copilot | your account", scope="credential"),
         rule("rate_limited", "ratelimitreached ratelimitreached_error rate_limited"),
-        rule("auth", "unauthorized", "bad credentials | models permission | credentials"),
+        rule("auth", "unauthorized", "bad credentials | permission is required | credentials"),
         rule("auth", "", "unauthorized | bad credentials | bad request: & token", at=(400, 401)),
     ),
     "anthropic": (
@@ -116,6 +122,8 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("permission_model", "accessdeniedexception", "authorized to invoke this model | access to the model"),
         rule("auth", "accessdeniedexception", "is not authorized to perform & explicit deny | is not authorized to perform"),
         rule("auth", "", "operation not allowed"),
+        rule("auth", "requestexpired notauthorized incompletesignature invalidclienttokenid"),
+        rule("wrong_endpoint", "invalidaction"),
         rule("model_unavailable", "", "on-demand throughput isn't supported | on-demand throughput is not supported"),
         rule("model_unavailable", "", "support on-demand throughput"),
         rule("model_unavailable", "", "model identifier is invalid | could not resolve the foundation model | end of its life"),
@@ -143,7 +151,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("permission_model", "", "matching your data policy | matching your guardrail | no allowed providers | requiring a key"),
         rule("permission_model", "", "all providers have been ignored | is not available in your region"),
         rule("bad_request", "", "support tool use | support image input | support audio input | that support | requested parameters"),
-        rule("model_unavailable", "", "unavailable for free | no endpoints found for | is not a valid model id | is no longer available"),
+        rule("model_unavailable", "", "unavailable for free | no endpoints found for | is not a valid model id | is no longer available", never=_THERE),
         rule("overloaded", "", "no instances available | no available & provider"),
         rule("content_filter", "", "was flagged | moderation | prompt injection", at=(200, 400, 403)),
         rule("auth", "", "user not found | no auth credentials | no cookie auth"),
@@ -160,7 +168,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("auth", "organization_restricted"),
     ),
     "mistral": (
-        rule("model_unavailable", "1500 invalid_model"),
+        rule("model_unavailable", "1500 invalid_model", never=_THERE),
         rule("overloaded", "3505 3500 service_tier_capacity_exceeded"),
         rule("rate_limited", "1300 rate_limited", never="monthly", scope="credential"),
         rule("rate_limited", "", "requests rate limit exceeded | rate limit exceeded | too many requests", scope="credential"),
@@ -198,7 +206,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("rate_limited", "", "rate limit reached | too many requests", scope="credential"),
     ),
     "together": (
-        rule("model_unavailable", "model_not_available model_not_found dedicated_endpoint_not_running"),
+        rule("model_unavailable", "model_not_available model_not_found dedicated_endpoint_not_running", never=_THERE),
         rule("model_unavailable", "", "unable to access non-serverless model | dedicated endpoint & not running"),
         rule("quota", "", "credit limit exceeded | exceeded your & credit"),
         rule("rate_limited", "dynamic_request_limited dynamic_token_limited"),
@@ -206,6 +214,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("context_length", "", "tokens & must be <=  | input & tokens + "),
     ),
     "fireworks": (
+        rule("overloaded", "", "first token before the given deadline"),
         rule("quota", "", "suspended", at=(412, 403, 402)),
         rule("quota", "precondition_failed"),
         rule("model_unavailable", "not_found", "model not found, inaccessible | model"),
@@ -214,6 +223,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("rate_limited", "", "rate limit exceeded | too many requests", scope="credential"),
     ),
     "zhipu": (
+        rule("server_error", "1120"),
         rule("permission_model", "1220", "无权访问"),
         rule("auth", "1000 1001 1002 1003 1004 1100 1110 1111 1112 1120 1121 1220"),
         rule("quota", "1113 1304 1308 1309 1310 1316 1317"),
@@ -246,6 +256,8 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("context_length", "", "exceeded model token limit | token length too long | exceed & token limit"),
     ),
     "dashscope": (
+        rule("rate_limited", "accessdenied", "rate limit exceeded"),
+        rule("overloaded", "", "throttled due to system capacity"),
         rule("quota", "arrearage", ""),
         rule("bad_request", "", "does not support synchronous | does not support asynchronous | does not support http call"),
         rule("wrong_endpoint", "", "url error"),
@@ -261,7 +273,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("auth", "invalid_api_key invalidapikey"),
         rule("overloaded", "modelunavailable modelserviceunavailable serviceunavailableerror modelservingerror"),
         rule("context_length", "", "range of input length | input tokens & exceed"),
-        rule("model_unavailable", "modelnotfound model_not_found"),
+        rule("model_unavailable", "modelnotfound model_not_found", never=_THERE),
         rule("timeout", "internalerror.timeout requesttimeout responsetimeout"),
         rule("bad_request", "internalerror.algo.invalidparameter invalidparameter.notsupportenablethinking"),
         rule("bad_request", "internalerror.algo", "out of range | keyerror | nonetype | invalid input | must be"),
@@ -293,7 +305,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
     ),
     "baidu": (
         rule("permission_model", "invalid_model", "no permission"),
-        rule("model_unavailable", "invalid_model"),
+        rule("model_unavailable", "invalid_model", never=_THERE),
         rule("model_unavailable", "3", MISSING),
         rule("quota", "4 17 19 account_overdue"),
         rule("rate_limited", "18 336501 336502 336503 336504"),
@@ -346,7 +358,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("wrong_endpoint", "", "api-inference.huggingface.co & no longer supported | please use https://router"),
         rule("quota", "", "monthly included credits | pre-paid credits | exceeded your gpu quota"),
         rule("permission_model", "", "gated repo | is gated | gated model | is restricted | pro subscription | awaiting a review", never="api key"),
-        rule("model_unavailable", "", "not found", at=(404,), never="page | url"),
+        rule("model_unavailable", "", "not found", at=(404,), never="page | url | file | item | response | resource | memory | job | function | error code | path"),
         rule("wrong_endpoint", "", "is not supported for task | not a chat model"),
         rule("auth", "", "invalid username or password | inference providers on behalf | invalid credentials | sufficient permissions"),
         rule("model_unavailable", "", "not supported by any provider | is not supported by provider | no longer supported"),
@@ -363,13 +375,13 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("overloaded", "", "degraded function | resourceexhausted | worker local total request limit | workers are busy"),
         rule("model_unavailable", "", "specified function & is not found"),
         rule("permission_model", "", "function & not found for account | function & not found"),
-        rule("model_unavailable", "", "reached its end of life | end of life | no longer available"),
+        rule("model_unavailable", "", "reached its end of life | end of life | no longer available", never=_THERE),
         rule("quota", "", "credits expired | cloud credits"),
         rule("wrong_endpoint", "", "page not found"),
         rule("permission_model", "", "authorization failed", at=(403,), never="key"),
     ),
     "perplexity": (
-        rule("model_unavailable", "invalid_model"),
+        rule("model_unavailable", "invalid_model", never=_THERE),
         rule("auth", "", "401 authorization required", at=(401,)),
         rule("quota", "", "exceeded your current quota | insufficient_quota"),
     ),
@@ -409,7 +421,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("cancelled", "3008"),
     ),
     "vercel_gateway": (
-        rule("model_unavailable", "model_not_found"),
+        rule("model_unavailable", "model_not_found", never=_THERE),
         rule("permission_model", "", "blocked by routing rule | not available on & plan | restricted model"),
         rule("quota", "", "free credits | add credits | credit card on file"),
     ),
@@ -422,6 +434,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("model_unavailable", "", "is not allowed for this integration | model not found"),
     ),
     "litellm": (
+        rule("overloaded", "", "no models available"),
         rule("bad_request", "", "model=none"),
         rule("quota", "", "exceeded budget for deployment | crossed budget", scope="model"),
         # A wait of a day is an allowance, whatever the upstream calls it.
@@ -447,7 +460,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("bad_request", "", "request param validation error"),
     ),
     "new_api": (
-        rule("permission_model", "", "no access to model | model & not allowed for this token | 该令牌无权访问模型 | 无权访问"),
+        rule("permission_model", "", "no access to model | model & not allowed for this token | 该令牌无权访问模型 | 无权访问 | 无权使用"),
         rule("model_unavailable", "model_not_found", "no available channel | 无可用渠道 | 无可用"),
         rule("model_unavailable", "", "no available channel for model | 无可用渠道 | no available channels for model"),
         rule("quota", "insufficient_user_quota pre_consume_token_quota_failed", ""),
@@ -456,6 +469,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("content_filter", "sensitive_words_detected", ""),
         rule("rate_limited", "", "您已达到 | 请求数限制 | 请求过于频繁", scope="credential"),
         rule("overloaded", "", "负载已饱和 | 负载已经达到上限"),
+        rule("bad_request", "bad_response_status_code", at=(400, 422)),
         rule("server_error", "bad_response_status_code do_request_failed bad_response channel:no_available_key"),
         rule("wrong_endpoint", "", "invalid url"),
         rule("server_error", "", "bad response status code"),
@@ -475,7 +489,8 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
     ),
     "lmstudio": (
         rule("wrong_endpoint", "", "unexpected endpoint or method"),
-        rule("model_unavailable", "", "model does not exist | no models loaded | model not found | failed to load model"),
+        rule("model_unavailable", "", "model does not exist | no models loaded | model not found"),
+        rule("overloaded", "", "failed to load model"),
         rule("model_unavailable", "", "multiple models are loaded | model unloaded", never="multiple"),
         rule("server_error", "", "model has crashed | model crashed"),
         rule("context_length", "", "context the overflows | context length"),
@@ -508,6 +523,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
     ),
     "opencode_zen": (
         rule("quota", "creditserror monthlylimiterror userlimiterror subscriptionusagelimiterror freeusagelimiterror gousagelimiterror"),
+        rule("overloaded", "modelerror", "no provider available"),
         rule("model_unavailable", "modelerror"),
         rule("auth", "autherror"),
     ),
@@ -520,7 +536,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("context_length", "bad_request", "max_tokens & exceed | context"),
     ),
     "watsonx": (
-        rule("model_unavailable", "model_not_supported model_no_support_for_function"),
+        rule("model_unavailable", "model_not_supported model_no_support_for_function", never=_THERE),
         rule("quota", "token_quota_reached"),
         rule("rate_limited", "rate_limit_reached_requests consumption_limit_reached"),
         rule("auth", "authentication_token_expired authentication_token_not_valid authorization_rejected no_associated_service_instance_error"),
@@ -528,14 +544,14 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("server_error", "downstream_request_failed"),
     ),
     "novita": (
-        rule("model_unavailable", "model_not_found invalid_model_name model_not_available"),
+        rule("model_unavailable", "model_not_found invalid_model_name model_not_available", never=_THERE),
         rule("quota", "not_enough_balance insufficient_balance"),
         rule("auth", "invalid_api_key failed_to_auth"),
         rule("rate_limited", "rate_limit_exceeded"),
         rule("overloaded", "service_not_available"),
     ),
     "deepinfra": (
-        rule("model_unavailable", "", "model is not available | model not available | not available"),
+        rule("model_unavailable", "", "model is not available | model not available | not available", never=_THERE),
         rule("overloaded", "", "model busy | busy, retry later"),
         rule("quota", "", "inference prohibited | balance"),
     ),

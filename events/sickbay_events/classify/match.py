@@ -51,7 +51,7 @@ def match(envelope: Envelope, requested_model: str, family: str) -> Verdict:
     """The verdict on an error answer."""
     if envelope.status in _PROXY_STATUSES or envelope.headers.get("cf-mitigated") == "challenge":
         return Verdict(kind="unknown", scope="none", signature="foreign_shape", confidence="low")
-    row, origin = _find(envelope, family)
+    row, origin = _find(envelope._replace(text=models.without_name(envelope.text, requested_model)), family)
     if row is None:
         return _by_status(envelope, family)
     if origin != "family" and _is_foreign(envelope, family, weak=row.weak or origin == "weak"):

@@ -36,8 +36,8 @@ _GONE: Final = (
 _FORWARD: Final = re.compile(
     # "the model `x` does not exist", "model 'x' not found", "deployment x was not found": read from the noun on.
     r"(?:models?|deployment|engine|inference profile|lora)(?: id| ids| name| named| code| version| identifier| alias)?"
-    rf"(?: for api)?[ :=]{{0,3}}(?:\(?{_NAME}\)?[ ,:.]{{0,3}})?"
-    r"(?:(?:is|was|are|which|that|you requested|requested) ){0,3}"
+    rf"(?: at)?(?: for api)?(?![a-z0-9_])[ :=]{{0,3}}(?:\(?{_NAME}\)?[ ,:.]{{0,3}})?"
+    r"\b(?:(?:is|was|are|which|that|you requested|requested) ){0,3}"
     rf"(?:that )?{_GONE}"
 )
 _NOUN: Final = re.compile(r"model|deployment|engine|inference profile|lora")
@@ -51,9 +51,10 @@ _BACKWARD: Final = re.compile(
     r"|no models? (?:named|found(?! in (?:the |your )?(?:request|body|payload))|with|matches|matching|available with)"
 )
 _PHRASES: Final = (
-    "not a valid model", "not found the model", "no endpoints found for", "try pulling it", "is not a model",
+    "non-serverless model", "not a valid model", "not found the model", "no endpoints found for", "try pulling it",
+    "is not a model",
     "model identifier is invalid", "deployment for this resource does not exist",
-    "supported api model names are", "model_not_found", "no deployments found for",
+    "supported api model names are", "allowed now, your model", "model_not_found", "no deployments found for",
     "no available channel for model", "no available channels for model",
     "llm provider not provided", "is not found for api", "model is not a valid", "no models loaded",
 )  # fmt: skip
@@ -87,6 +88,8 @@ def _missing(text: str) -> bool:
         return True
     if not text.isascii() and _WIDE.search(text):
         return True
+    if PLAIN_ID in text and _ITSELF.search(text):
+        return True
     at = 0
     for _ in range(NOUNS_MAX):
         noun = _NOUN.search(text, at)
@@ -110,6 +113,27 @@ def names_whole(text: str, model: str) -> bool:
         if len(name) > 1 and _occurs(text, name):
             return True
     return False
+
+
+PLAIN_ID: Final = "m-0"
+_ITSELF: Final = re.compile(
+    # The id alone at the start of a sentence: "acme/m-9 does not exist".
+    rf"(?:\A|[.:\n] ?)[`'\"]?{PLAIN_ID}[`'\"]?:? (?:(?:is|was|has been) )?(?:does not exist|doesn't exist|not exist|"
+    r"not found|could not be found|no longer available|deprecated|decommissioned|retired|discontinued|"
+    r"not (?:supported|available)\.?\Z)"
+)
+
+
+def without_name(text: str, model: str) -> str:
+    """Lower-case text with this model's id made plain: `omni-moderation-2` says nothing of a moderation."""
+    wanted = model.lower()
+    for name in (wanted, wanted.rpartition("/")[2]):
+        if _IS_AN_ID.match(name) and name in text:
+            text = text.replace(name, PLAIN_ID)
+    return text
+
+
+_IS_AN_ID: Final = re.compile(r"(?=.*[\d/:.-])[a-z0-9@][a-z0-9._:/@+\-]{4,159}\Z")
 
 
 def _occurs(text: str, name: str) -> bool:

@@ -25,12 +25,12 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule("permission_model", says="no endpoints found & filter by | with a chatgpt account"),
     rule(
         "rate_limited",
-        says="perminute",
+        says="perminute | error-code#token-limit | limit_rpm",
         never="perday",
     ),
     rule(
         "quota",
-        says="perday & permodel | budget for deployment",
+        says="perday & permodel | budget for deployment | limit_rpd/",
         scope="model",
     ),
     rule(
@@ -55,7 +55,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule(
         "quota",
         says="""
-        monthly spend limit | daily spend limit | spending cap | spend cap
+        specified api usage limits | you will regain access on | monthly spend limit | daily spend limit
+        spending cap | spend cap
         crossed budget & exceeded budget for deployment""",
     ),
     rule(
@@ -82,7 +83,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         "rate_limited",
         says="""
         rate limit reached | requests per min | tokens per min | requests per second | request rate
-        token rate limit | per-minute | /min | max rpm | max tpm | (rpm) | (tpm) | concurrency limit
+        token rate limit | per-minute | /minute | /min. | /min, | /min) | / min | max rpm | max tpm
+        (rpm) | (tpm) | concurrency limit
         concurrent request | too many concurrent | too many requests per | 请求过于频繁 | 速率限制 | 并发 | 限流""",
         never="does not exist",
     ),
@@ -153,7 +155,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         quota exceeded & billing | free quota | free allocated quota | free tier & exhausted
         free trial & ended | trial & expired | payment required | payment method | past due | overdue | unpaid
         arrear | in good standing | billing issue | billing is not active | billing to be enabled
-        requires billing | enable billing | active subscription | subscription has expired
+        requires billing | billing is disabled | billing disabled | enable billing | active subscription
+        subscription has expired
         subscription expired | top up | please recharge | insufficient_quota
         余额不足 | 余额已 | 欠费 | 额度不足 | 额度已
         额度用 | 配额已 | 请充值 | 资源包 | 套餐已""",
@@ -168,7 +171,9 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         not allowed to use model | not allowed to call model | key not allowed & model
         team not allowed & model | user not allowed & model | can only access models | no access to model
         no longer available to new | marked by provider as legacy | no allowed providers
-        access to model & restricted | in the authorized list | no access to this model
+        access to model & restricted | model is not available in your region | model is not available in your country
+        not serve your region | n't serve your region | model is not available in this region
+        under your current plan | in the authorized list | no access to this model
         no permission to use the model | no permission to access model | permission to access model
         permission to use model | permission to use the model | access to model denied | access to model is
         access to this model | access to the model with the specified | model access denied
@@ -200,8 +205,11 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         unknown request url | invalid url | page not found | method not allowed | cannot post / | cannot get /
         no route matched | no matching route | route not found | unknown route | no static resource
         no handler found | no such endpoint | unknown endpoint | unexpected endpoint | endpoint not found
-        unsupported endpoint | check the url | requested url & not found | requested resource was not found
-        not a chat model | not a completion model | did you mean to use v1/ | not supported in the v1/
+        unsupported endpoint | endpoint is not enabled | endpoint is disabled | endpoint not enabled
+        check the url | requested url & not found | requested resource was not found
+        not a chat model | not a completion model | not compatible with this engine | is not supported on this api
+        please use the messages api
+        did you mean to use v1/ | not supported in the v1/
         only supported in v1/ | only supported in the | supported by the responses api | use the responses api
         use v1/responses | via the /v1/ | does not work with the specified model
         not support & chat completion
@@ -226,7 +234,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         high load | heavy load | heavy traffic | currently loading | is loading | model is starting
         model is cold | cold start | scaled to zero | scaling up | warming up | being warmed | starting up
         not ready | is not ready yet | initializing | no available worker | no upstream provider
-        no auth available | no available account | no accounts available | no account available | 无可用账号
+        no auth available | no available account | no available & account | 无可用令牌
+        no accounts available | no account available | 无可用账号
         no provider available | no providers available | temporarily unable | no healthy upstream
         no instances
         no workers | queue full | queue is full | queue size | maximum pending requests
@@ -238,7 +247,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         currently experiencing | degraded function
         engine is currently | unable to serve | no available capacity | more data centers to forward
         max capacity | 负载 | 访问量过大 | 繁忙 | 拥挤 | 资源不足 | 过载""",
-        never="does not exist | api key",
+        never="does not exist | api key | in this region | in your region | in your country",
     ),
     rule(
         "model_unavailable",
@@ -273,7 +282,9 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         invalid api key | invalid api-key | invalid_api_key | invalid apikey | incorrect api key
         wrong api key
         api key is invalid | api key & invalid | api key not valid | api key not found | api key expired
-        api key is missing | api key is required | api key required | api key has | api key was
+        api_key is not set | api key is not set | api key not set | api key is not configured | api key not configured
+        api_key is not configured | api key is missing | api key is required | api key required
+        api key has | api key was
         key has expired | key is expired | key is disabled | key has been | invalid x-api-key | invalid key
         invalid subscription key | missing api key | no api key | provide an api key | provide your api key
         provide a valid api | pass a valid api | must provide a valid | must provide your
@@ -289,6 +300,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         account & restricted | account & terminated | account & banned | account & not active
         organization & disabled | organization & restricted | organization & suspended | consumer & suspended
         project & suspended | unsupported countries | unsupported country | not available in your country
+        service is unavailable in this region | service is not available in your region
         country is not supported | location is not supported | country, region, or territory
         country or region
         region is not supported | ip address & not | ip & whitelist | access terminated
@@ -296,6 +308,12 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         insufficient permission | valid credentials | authorization header
         令牌 | 身份验证 | 鉴权 | 密钥 | 认证失败""",
         never="does not exist | unknown model",
+    ),
+    rule(
+        # Under a 401 or 403 it is the credential or a permission that is required.
+        "bad_request",
+        says="is a required property | field required | is required",
+        at=(200, 400, 404, 406, 409, 413, 415, 422, 500),
     ),
     rule(
         "bad_request",
@@ -306,12 +324,12 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         does not support vision
         does not support stream | does not support parameter | does not support | doesn't support
         input is not supported | unsupported parameter | unsupported value | unrecognized request argument
-        extra inputs are not permitted | is a required property | field required | is required
+        extra inputs are not permitted
         missing required | [invalid_request_error] | validation error | invalid request | invalid parameter
         invalid json | decode json
         parse json | json parse | end of json input | not valid json | invalid value | unknown field
         unknown parameter | must be one of | must be greater | must be less | expected & but got
-        could not parse the json | json parse error | 参数错误 | 参数有误 | 参数不合法""",
+        could not parse the json | json parse error | 参数错误 | 参数非法 | 参数有误 | 参数不合法""",
         never="unable to reach",
     ),
     rule(
