@@ -172,22 +172,27 @@ async def test_services_and_gates_take_up_a_policy_without_restart(
             return not two.decide(AT_HOST).allowed
 
         await until(host_held, "the first strike, by the override of its host")
-        told = await asyncio.to_thread(sickbay, "status", "--json", "--all", "--nats", nats_server.url)
-        thresholds = {scope["model"]: scope["threshold"] for scope in json.loads(told.stdout)["scopes"]}
-        assert (thresholds[TARGET.model], thresholds[OTHER.model], thresholds[AT_HOST.model]) == (1, 3, 1)
+        await all_tell_the_same(nats_server.url, tmp_path)
 
-        log = tmp_path / "log.jsonl"
-        assert (await asyncio.to_thread(sickbay, "export", str(log), "--nats", nats_server.url)).returncode == 0
-        replayed = json.loads((await asyncio.to_thread(sickbay, "replay", str(log), "--json")).stdout)
-        assert [hold["scope"] for hold in replayed["holds"]] == [TARGET.key, OTHER.key, AT_HOST.key]
-        assert replayed["policy_seq"] == 2, "the policy is an event of the log, so a replay knows which rules held when"
 
-        shown = await asyncio.to_thread(sickbay, "policy", "show", "--json", "--nats", nats_server.url)
-        facts = json.loads(shown.stdout)
-        assert (facts["expect"], facts["pending"]) == (1, False)
-        assert Policy.from_data(facts["policy"]) == Policy.from_toml(FILE)
-        toml = await asyncio.to_thread(sickbay, "policy", "show", "--toml", "--nats", nats_server.url)
-        assert "--expect 1" in toml.stdout and Policy.from_toml(toml.stdout) == Policy.from_toml(FILE)
+async def all_tell_the_same(url: str, tmp_path: Path) -> None:
+    """Status, a replay of the exported log and `policy show` in both forms know the policy that was set."""
+    told = await asyncio.to_thread(sickbay, "status", "--json", "--all", "--nats", url)
+    thresholds = {scope["model"]: scope["threshold"] for scope in json.loads(told.stdout)["scopes"]}
+    assert (thresholds[TARGET.model], thresholds[OTHER.model], thresholds[AT_HOST.model]) == (1, 3, 1)
+
+    log = tmp_path / "log.jsonl"
+    assert (await asyncio.to_thread(sickbay, "export", str(log), "--nats", url)).returncode == 0
+    replayed = json.loads((await asyncio.to_thread(sickbay, "replay", str(log), "--json")).stdout)
+    assert [hold["scope"] for hold in replayed["holds"]] == [TARGET.key, OTHER.key, AT_HOST.key]
+    assert replayed["policy_seq"] == 2, "the policy is an event of the log, so a replay knows which rules held when"
+
+    shown = await asyncio.to_thread(sickbay, "policy", "show", "--json", "--nats", url)
+    facts = json.loads(shown.stdout)
+    assert (facts["expect"], facts["pending"]) == (1, False)
+    assert Policy.from_data(facts["policy"]) == Policy.from_toml(FILE)
+    toml = await asyncio.to_thread(sickbay, "policy", "show", "--toml", "--nats", url)
+    assert "--expect 1" in toml.stdout and Policy.from_toml(toml.stdout) == Policy.from_toml(FILE)
 
 
 async def test_the_service_sets_a_policy_as_the_command_does(
@@ -249,7 +254,7 @@ def test_names_of_models_and_hosts_are_no_secrets(name: str) -> None:
     [
         "sk-ant-api03-AbCdEfGh1234567890abcdefXYZ",
         "AIzaSyA1234567890abcdefghijklmnopqrstu",
-        "ghp_1234567890abcdefghijABCDEFGHIJ",
+        "gsk_1234567890abcdefghijABCDEFGHIJ",
         "xai-1234567890abcdefghijklmnop",
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.abc",
     ],
