@@ -54,7 +54,8 @@ _PHRASES: Final = (
     "non-serverless model", "not a valid model", "not found the model", "no endpoints found for", "try pulling it",
     "is not a model",
     "model identifier is invalid", "deployment for this resource does not exist",
-    "supported api model names are", "allowed now, your model", "model_not_found", "no deployments found for",
+    "supported api model names are", "allowed now, your model", "model disabled.",
+    "unavailable for free", "model requires more system memory", "model_not_found", "no deployments found for",
     "no available channel for model", "no available channels for model",
     "llm provider not provided", "is not found for api", "model is not a valid", "no models loaded",
 )  # fmt: skip

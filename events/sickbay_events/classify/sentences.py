@@ -25,7 +25,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule("permission_model", says="no endpoints found & filter by | with a chatgpt account"),
     rule(
         "rate_limited",
-        says="perminute | error-code#token-limit | limit_rpm",
+        says="perminute | tokens_per_minute | requests_per_minute | error-code#token-limit | limit_rpm",
         never="perday",
     ),
     rule(
@@ -93,7 +93,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         says="""
         context length | context_length | context window | context size | context limit | maximum context
         max context | context the overflows | prompt is too long | prompt too long | prompt tokens too long
-        input is too long | input too long | input length & exceed | input length & maximum
+        input is too long | input too long | input token length too long | prompt exceeds max | prompt 超长
+        input length & exceed | input length & maximum
         input token count
         input tokens exceed | input_tokens & exceed | too many input tokens | too many tokens & prompt
         maximum prompt length | max_seq_len | max_total_tokens | max_new_tokens & must be <= | max_model_len
@@ -114,7 +115,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         says="""
         content management policy | content policy | content_policy | content filter | contentpolicyviolation
         content exists risk | content security | moderation | safety system | safety filter | safety guideline
-        safety policy | safety check | usage policy | usage policies | violat & polic | was flagged
+        safety policy | safety check | violates usage guidelines
+        usage policy | usage policies | violat & polic | was flagged
         been flagged
         considered high risk | prompt injection | sensitive word | sensitive content
         sensitive information | new_sensitive
@@ -155,6 +157,9 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         quota exceeded & billing | free quota | free allocated quota | free tier & exhausted
         free trial & ended | trial & expired | payment required | payment method | past due | overdue | unpaid
         arrear | in good standing | billing issue | billing is not active | billing to be enabled
+        key limit exceeded | tokens per day limit | too many tokens per day | per-day. | api calls / month
+        valid credit card | tpd rate limit | usage limit for this period | free allocated quota exceeded
+        使用上限 | 今日调用次数
         requires billing | billing is disabled | billing disabled | enable billing | active subscription
         subscription has expired
         subscription expired | top up | please recharge | insufficient_quota
@@ -171,6 +176,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         not allowed to use model | not allowed to call model | key not allowed & model
         team not allowed & model | user not allowed & model | can only access models | no access to model
         no longer available to new | marked by provider as legacy | no allowed providers
+        is not allowed to use publisher model | not servable in region | model isn't on your plan
+        plan not support model | 无权使用模型 | 订阅套餐暂未开放
         access to model & restricted | model is not available in your region | model is not available in your country
         not serve your region | n't serve your region | model is not available in this region
         under your current plan | in the authorized list | no access to this model
@@ -235,7 +242,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         model is cold | cold start | scaled to zero | scaling up | warming up | being warmed | starting up
         not ready | is not ready yet | initializing | no available worker | no upstream provider
         no auth available | no available account | no available & account | 无可用令牌
-        no accounts available | no account available | 无可用账号
+        no accounts available | no account available | 无可用账号 | failed to load model | no deployments available for
         no provider available | no providers available | temporarily unable | no healthy upstream
         no instances
         no workers | queue full | queue is full | queue size | maximum pending requests
@@ -300,7 +307,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         account & restricted | account & terminated | account & banned | account & not active
         organization & disabled | organization & restricted | organization & suspended | consumer & suspended
         project & suspended | unsupported countries | unsupported country | not available in your country
-        service is unavailable in this region | service is not available in your region
+        账户已被锁定 | 非活动状态 | service is unavailable in this region | service is not available in your region
         country is not supported | location is not supported | country, region, or territory
         country or region
         region is not supported | ip address & not | ip & whitelist | access terminated
