@@ -7,7 +7,7 @@
         ...
     reader.cut            # None, or what says that the file ends in the middle of something
 
-A reader streams: it holds one block of the file at a time.
+A reader streams: it holds one block of the file at a time. Who wants many lines at once takes `reader.columns()`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import msgspec
 
 from sickbay_events.times import parse_rfc3339, rfc3339
 
 BLOCK_BYTES: Final = 1 << 20
+SECONDS_MAX: Final = 4_096
+"""Seconds whose reading is kept at hand: a log has many lines in one."""
 LINE_BYTES_MAX: Final = 64 << 20
 """NATS refuses messages over 64 MiB; a longer line is no line of a log."""
 _GZIP: Final = b"\x1f\x8b"
@@ -94,6 +96,44 @@ class LogLine(msgspec.Struct, frozen=True, gc=False):
 _decoder: Final = msgspec.json.Decoder(LogLine)
 
 
+class Columns(NamedTuple):
+    """Lines in the file's order as parallel lists: sequences, nanoseconds since the epoch, subjects, bodies."""
+
+    seqs: list[int]
+    times_ns: list[int]
+    subjects: list[str]
+    payloads: list[bytes]
+
+    def cut(self, begin: int, end: int) -> Columns:
+        """The lines from index `begin` to before `end`."""
+        return Columns(*[column[begin:end] for column in self])  # type: ignore[arg-type]
+
+
+class _Lean(msgspec.Struct, frozen=True, gc=False):
+    """What a fold needs of a line; the rest is skipped unread."""
+
+    seq: int
+    time: str
+    subject: str
+    data: msgspec.Raw
+
+
+_lean: Final = msgspec.json.Decoder(_Lean)
+
+
+class _Seconds(dict[str, int]):
+    """`2026-11-30T01:02:03` -> nanoseconds since the epoch. Raises ValueError for what is no time."""
+
+    def __missing__(self, text: str) -> int:
+        if len(self) >= SECONDS_MAX:
+            self.clear()
+        self[text] = found = parse_rfc3339(text + "Z") * 1_000_000
+        return found
+
+
+_seconds: Final = _Seconds()
+
+
 def rfc3339_ns(time_ns: int) -> str:
     """Nanoseconds since the epoch as RFC 3339 in UTC with nine digits."""
     seconds, rest = divmod(time_ns, _NS)
@@ -110,6 +150,42 @@ def _time_ms(text: str) -> int:
     if len(text) == 30 and text[19] == "." and text[29] == "Z" and text[20:29].isdigit():
         return _second_ms(text[:19]) + int(text[20:23])
     return parse_rfc3339(text)
+
+
+def _time_ns(text: str) -> int:
+    """As `_time_ms`, to the nanosecond where the exporter's own form says it."""
+    exact = len(text) == 30 and text[20:29].isdigit()
+    return _time_ms(text) * 1_000_000 + (int(text[23:29]) if exact else 0)
+
+
+def _columns(block: bytes) -> Columns | None:
+    """Many whole lines at once; None if any of them is not in the exporter's own form."""
+    seams = block.count(b"\n")
+    if block[:1] != b"{" or block[-1:] != b"}" or block.count(b"}\n{") != seams:
+        return None  # to the decoder lines are no boundaries: no object may end in another line than its own
+    try:
+        lines = _lean.decode_lines(block)
+        if len(lines) != seams + 1:
+            return None
+        times = [line.time for line in lines]
+        # `.123456789Z` of all of them in a row, looked at as a whole.
+        fractions = "".join([time[19:] for time in times])
+        dots, zeds, count = fractions[::11], fractions[10::11], len(times)
+        digits = fractions.replace(".", "").replace("Z", "")
+        if (
+            dots != "." * count
+            or zeds != "Z" * count
+            or len(digits) != 9 * count
+            or not (digits.isdecimal() and digits.isascii())
+        ):
+            return None
+        seconds = _seconds
+        times_ns = [seconds[time[:19]] + int(time[20:29]) for time in times]
+    except (ValueError, RecursionError):  # among them DecodeError, ValidationError, UnicodeDecodeError
+        return None
+    return Columns(
+        [line.seq for line in lines], times_ns, [line.subject for line in lines], [bytes(line.data) for line in lines]
+    )
 
 
 def _json_line(payload: bytes) -> bytes | None:
@@ -188,6 +264,30 @@ class LogFile:
         """What the end of the file lacks, None if it is whole."""
 
     def __iter__(self) -> Iterator[LogLine]:
+        for block, is_last in self._texts():
+            yield from self._last(block) if is_last else self._lines(block)
+
+    def columns(self) -> Iterator[Columns]:
+        """The same lines, a block of the file at a time, several times faster. Raises as iterating does."""
+        for block, is_last in self._texts():
+            found = None if is_last else _columns(block)
+            if found is not None:
+                self.lines += len(found.seqs)
+                yield found
+                continue
+            # Something is not in the exporter's own form: line by line, which says what and where.
+            lines = list(self._last(block) if is_last else self._lines(block))
+            if lines:
+                times_ns = [_time_ns(line.time) for line in lines]
+                yield Columns(
+                    [line.seq for line in lines],
+                    times_ns,
+                    [line.subject for line in lines],
+                    [line.payload for line in lines],
+                )
+
+    def _texts(self) -> Iterator[tuple[bytes, bool]]:
+        """Whole lines in blocks, without the last line break; what follows the last break comes last, by itself."""
         rest = b""
         for block in self._blocks():
             whole, newline, tail = block.rpartition(b"\n")
@@ -196,10 +296,10 @@ class LogFile:
                 if len(rest) > LINE_BYTES_MAX:
                     raise LogFileError(self.path, self.lines + 1, f"longer than {LINE_BYTES_MAX} bytes")
                 continue
-            yield from self._lines(rest + whole)
+            yield rest + whole, False
             rest = tail
         if rest.strip():
-            yield from self._last(rest)
+            yield rest, True
 
     def _last(self, rest: bytes) -> Iterator[LogLine]:
         """The piece after the last line break: a line whose break was left out, or the half of one."""

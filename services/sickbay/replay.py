@@ -9,17 +9,15 @@ The same decoding, the same fold, the same treatment of poison and gaps as live 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from sickbay_events import DerivedEvent, Poison, Policy
 from sickbay_projections import Fleet
 
 from .bus.reader import Chunk
-from .logfile import LogFile, LogFileError, LogLine
+from .logfile import Columns, LogFile, LogFileError
 from .projector.intake import Intake
-
-CHUNK_LINES: Final = 5_000
 
 
 class Replayed(NamedTuple):
@@ -44,49 +42,52 @@ def replay(file: LogFile, policy: Policy | None = None) -> Replayed:
     derived: list[DerivedEvent] = []
     poison: Counter[str] = Counter()
     events = gaps = first_seq = 0
-    for lines in _runs(file):
-        first_seq = first_seq or lines[0].seq
+    for chunk in chunks(file):
+        first_seq = first_seq or chunk.seqs[0]
         # A sequence that is missing inside is passed as the projector passes it; what lies before the first
         # line was trimmed, and is nowhere in a state.
-        for seq in range(fleet.seq + 1, lines[0].seq) if fleet.seq else ():
+        for seq in range(fleet.seq + 1, chunk.seqs[0]) if fleet.seq else ():
             fleet.passed(seq, fleet.time_ms, "gap")
             gaps += 1
-        batch = intake.batch(_chunk(lines))
+        batch = intake.batch(chunk)
         poison.update(event.reason for event in batch.events if isinstance(event, Poison))
         derived += fleet.apply_many(batch.subjects, batch.events, batch.seqs, batch.times_ms)
-        events += len(lines)
+        events += len(chunk.seqs)
     return Replayed(fleet, derived, events, first_seq, gaps, dict(poison))
 
 
-def _runs(file: LogFile) -> Iterator[list[LogLine]]:
-    """Lines in runs of rising sequence without a gap, as the live reader hands them out.
+def chunks(file: LogFile) -> Iterator[Chunk]:
+    """A file in chunks without a gap inside, as the live reader hands them out.
 
     Raises `LogFileError` for a file that is not in order: a state folded from it would be of no log.
     """
-    run: list[LogLine] = []
     before = 0
-    for line in file:
-        if line.seq <= before:
-            raise LogFileError(file.path, file.lines, f"sequence {line.seq} after {before}: a log is in rising order")
-        if run and (line.seq != before + 1 or len(run) >= CHUNK_LINES):
-            yield run
-            run = []
-        run.append(line)
-        before = line.seq
-    if run:
-        yield run
+    for columns in file.columns():
+        seqs = columns.seqs
+        if seqs[0] == before + 1 and seqs == list(range(before + 1, before + 1 + len(seqs))):
+            before = seqs[-1]
+            yield _chunk(columns)
+            continue
+        begin, first_line = 0, file.lines - len(seqs) + 1
+        for index, seq in enumerate(seqs):
+            if seq <= before:
+                why = f"sequence {seq} after {before}: a log is in rising order"
+                raise LogFileError(file.path, first_line + index, why)
+            if index > begin and seq != before + 1:
+                yield _chunk(columns.cut(begin, index))
+                begin = index
+            before = seq
+        yield _chunk(columns.cut(begin, len(seqs)))
 
 
-def _chunk(lines: Iterable[LogLine]) -> Chunk:
+def _chunk(columns: Columns) -> Chunk:
     """Lines as the reader's chunk, so that both are decoded by the same code."""
-    found = list(lines)
-    payloads = [line.payload for line in found]
     return Chunk(
-        subjects=[line.subject.encode() for line in found],
-        seqs=[line.seq for line in found],
-        times_ns=[line.time_ms * 1_000_000 for line in found],
-        payloads=payloads,
-        headers=[None] * len(found),
+        subjects=[subject.encode() for subject in columns.subjects],
+        seqs=columns.seqs,
+        times_ns=columns.times_ns,
+        payloads=columns.payloads,
+        headers=[None] * len(columns.seqs),
         pending=0,
-        size=sum(map(len, payloads)),
+        size=sum(map(len, columns.payloads)),
     )
