@@ -30,7 +30,7 @@ from .base import AsJson, DataFolder, NatsUrl, SaysNo, connected, console, print
 from .look import ask
 
 if TYPE_CHECKING:
-    from ..prober import Checked  # with its HTTP client, which no other command needs
+    from ..checks import Checked  # with its HTTP client, which no other command needs
 
 FamilyName = Literal["openai-chat", "anthropic", "gemini", "ollama"]
 LevelName = Literal["readiness", "liveness"]
@@ -115,7 +115,7 @@ def _wanted(
 
 
 async def _unreported(wanted: Probe) -> tuple[Checked, Ack | None]:
-    from ..prober import check, http_client
+    from ..checks import check, http_client
 
     async with http_client() as http:
         return await check(http, wanted), None
@@ -123,7 +123,8 @@ async def _unreported(wanted: Probe) -> tuple[Checked, Ack | None]:
 
 async def _reported(known: Settings, wanted: Probe, nats: str | None, data: str | None) -> tuple[Checked, Ack | None]:
     """Check it as the services would: under the leases of its holds, and put the result into the log."""
-    from ..prober import LeaseHolder, check, http_client
+    from ..checks import check, http_client
+    from ..prober import LeaseHolder
 
     async with connected(nats, data) as client, http_client() as http:
         leases, seen_seq = await _leases(client, wanted)
