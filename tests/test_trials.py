@@ -262,6 +262,35 @@ async def test_with_a_breaker_and_a_degraded_hold_the_first_content_frees_the_br
     assert isinstance(outcome, CallOutcome) and outcome.trial == [Lease("breaker", 1), Lease("degraded", 2)]
 
 
+async def test_degraded_output_is_released_by_three_streams_judged_at_their_ends(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """One at a time, each holding its lease past its first content; the third clean one releases it (SPEC 4.4)."""
+    policy = {"degraded": {"bad": 2, "checkable": 2, "hold_s": HOLD_S}}
+    async with serving(nats_server.url, tmp_path, policy), fleet(nats_server.url, 2) as (one, other):
+        for router in (one, other):
+            async with router.attempt(TARGET) as attempt:
+                attempt.output("", finish_reason="stop", status=200)
+        for router in (one, other):
+            await until(lambda router=router: router.decide(TARGET).reason == "degraded")  # type: ignore[misc]
+        for turn, (router, idle) in enumerate([(one, other), (other, one), (one, other)]):
+            await until(lambda router=router: router.decide(TARGET).trial and router.decide(TARGET).allowed)  # type: ignore[misc]
+            async with asyncio.timeout(5):
+                while True:
+                    try:
+                        async with router.attempt(TARGET, limit_s=60, stream=True) as attempt:
+                            attempt.first_content()
+                            with pytest.raises(Held) as held:
+                                await idle.attempt(TARGET).__aenter__()
+                            assert held.value.decision.reason == "trial_taken"
+                            attempt.output("A good answer.", finish_reason="stop", status=200)
+                        break
+                    except Held:
+                        await asyncio.sleep(0.02)
+            assert turn == 2 or idle.decide(TARGET).trial, "not before the third"
+        await until(lambda: not one.decide(TARGET).trial and not other.decide(TARGET).trial)
+
+
 async def test_a_lease_is_renewed_while_its_call_runs(nats_server: NatsServer, tmp_path: Path) -> None:
     """A call of eight seconds with a limit of one still has its lease after seven; afterwards it is free."""
     async with serving(nats_server.url, tmp_path), fleet(nats_server.url, 2) as (one, other):
