@@ -22,6 +22,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         "permission_model",
         says="endpoints & matching your data policy | endpoints & matching your guardrail | removed during routing",
     ),
+    rule("quota", says="rate limited", at=(402,)),
     rule("permission_model", says="no endpoints found & filter by | with a chatgpt account"),
     rule(
         "rate_limited",
@@ -68,7 +69,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule(
         "rate_limited",
         says="""
-        organization's rate limit | organization max | organization rate limit | reached user max
+        organization's rate limit | organization max | organization rate limit | reached user max | your rate limit is
         your account & per minute | your account & rate limit | account's rate limit | account rate limit
         api key rate limit | rate limit & this api key | rate limit & your api key
         rate limit for creating""",
@@ -215,7 +216,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         unsupported endpoint | endpoint is not enabled | endpoint is disabled | endpoint not enabled
         check the url | requested url & not found | requested resource was not found
         not a chat model | not a completion model | not compatible with this engine | is not supported on this api
-        please use the messages api
+        please use the messages api | use the chat api instead | api was removed | api has been removed
+        doesn't support the model that you | could not route to | no route for that uri
         did you mean to use v1/ | not supported in the v1/
         only supported in v1/ | only supported in the | supported by the responses api | use the responses api
         use v1/responses | via the /v1/ | does not work with the specified model
