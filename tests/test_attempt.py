@@ -291,6 +291,20 @@ async def test_output_judges_a_stream_that_the_caller_put_together() -> None:
     assert (last(sb).kind, last(sb).checkable, last(sb).charset) == ("ok", False, "utf-8")
 
 
+@pytest.mark.parametrize(("prompt_ascii", "attributable"), [(True, True), (False, False), (None, False)])
+async def test_a_clean_answer_to_an_ascii_prompt_counts_among_what_is_attributable(
+    prompt_ascii: bool | None, attributable: bool
+) -> None:
+    """Without these the share of damaged answers among attributable ones would always be all of them (SPEC 4.4)."""
+    sb = standalone()
+    async with sb.attempt(TARGET, prompt_ascii=prompt_ascii) as attempt:
+        attempt.output("Fine.", finish_reason="stop")
+    assert (last(sb).kind, last(sb).attributable) == ("ok", attributable)
+    async with sb.attempt(TARGET, prompt_ascii=prompt_ascii) as attempt:
+        attempt.output("", finish_reason="tool_calls", has_tool_calls=True)
+    assert (last(sb).kind, last(sb).attributable) == ("ok", False)
+
+
 async def test_no_text_is_kept_and_detail_is_off_unless_switched_on() -> None:
     """Neither prompt nor completion nor key enters an event; the error text does only on request, redacted."""
     secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"

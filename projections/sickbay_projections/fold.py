@@ -8,7 +8,8 @@ needs in a slot of `ScopeState` that stays None until needed, begins and ends ho
 - its times in `bounds.step_back`, its cap in `bounds.cap_ms`, its slot in `overrides._empty` (what a clear empties),
   its counters in `document`;
 - what an ordinary success must do (a count in a window) in `Fleet._outcome` before the quick exit, in place, without
-  a call or an allocation: windows are short lists of integers, made with the target.
+  a call or an allocation: windows are short lists of integers, made with the target. The slow way must leave the
+  same state behind: a state read back begins with it (`_fence`, and `calm_ms` of `health` for its word).
 Host and credential are nodes like the model: `case.node.host`, `case.node.credential`; holds of theirs begin by
 `holds.begin(case, that_node, ...)` and are told with its scope. Their good answers are the newest of their
 `children`, kept per model so that an ordinary success touches one state. A provider without an alias has no

@@ -332,7 +332,8 @@ class Attempt:
             retry_after_from=verdict.retry_after_from,
             signature=verdict.signature,
             checkable=verdict.checkable,
-            attributable=verdict.attributable,
+            # A clean answer to such a prompt is one of those of which damaged ones are a share (SPEC 4.4).
+            attributable=verdict.attributable or (kind == "ok" and verdict.checkable and self._prompt_ascii is True),
             stream=self._stream,
             charset=self._charset,
             code=verdict.code,

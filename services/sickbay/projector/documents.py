@@ -88,5 +88,6 @@ def _in_kind(document: dict[str, Any]) -> Any:
     operator = document["operator"]
     holds = [(hold["rule"], hold["began_seq"], hold["phase"]) for hold in document["holds"]]
     faults = bool(document["fault_run"] or document["window_faults"])
-    told = (document["strikes"], faults, holds, operator and (operator["action"], operator["seq"]))
+    bad = bool(document["bad"] or document["damaged"])
+    told = (document["strikes"], faults, bad, holds, operator and (operator["action"], operator["seq"]))
     return told if any(told) else None
