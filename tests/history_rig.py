@@ -50,7 +50,7 @@ def built(
 
 def contents(db: Database) -> dict[str, list[tuple[Any, ...]]]:
     """Every row of every table, but for the note of migrations, which says when they were made."""
-    names = [name for name in db.table_names() if not name.startswith("_") and "_fts_" not in name]
+    names = [name for name in db.table_names() if not name.startswith(("_", "sqlite_")) and "_fts_" not in name]
     return {name: db.conn.execute(f"SELECT * FROM {name} ORDER BY rowid").fetchall() for name in sorted(names)}
 
 

@@ -123,6 +123,11 @@ class History:
         """Events since the last take."""
         return self._page.events + sum([page.events for page in self._whole])
 
+    @property
+    def seq(self) -> int:
+        """The last sequence that was added or passed."""
+        return self._page.seq
+
     def add(
         self,
         subjects: Sequence[str],

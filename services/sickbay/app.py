@@ -35,6 +35,7 @@ from .bus.link import Link
 from .bus.topology import CONTROL, DEAD, DEAD_PREFIX, POLICY_SUBJECT, TRANSITIONS, TopologyReport, ensure
 from .config import Settings
 from .contract import Doc, document, documented, schema_of, specification
+from .historian.child import HistorianChild
 from .probes import Probe, Probes, read_probes
 from .projector import Projector
 from .projector.control import in_shadow, seed_policy
@@ -105,6 +106,8 @@ class Services:
         self._fold: asyncio.Task[None] | None = None
         self._rpc: Rpc | None = None
         self.prober: Prober | None = None
+        self.historian: HistorianChild | None = None
+        self._history: asyncio.Task[None] | None = None
         self._answering: asyncio.Task[None] | None = None
         self._answers = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -152,6 +155,9 @@ class Services:
         self.projector = Projector(link, name=self.settings.replica_name, policy=policy, limits=limits)
         self._fold = asyncio.create_task(self.projector.run(), name="sickbay-projector")
         link.listen(connected=self._on_connected)
+        if self.settings.history_path is not None:
+            self.historian = HistorianChild(self.settings, self.url)
+            self._history = asyncio.create_task(self.historian.run(), name="sickbay-historian")
         if probes is not None:
             self._probe(link, self.projector, *probes)
 
@@ -223,7 +229,8 @@ class Services:
         found = self.projector.health()
         folding = self._fold is not None and not self._fold.done()
         ok = connected and folding and found.phase in LIVE
-        return {"ok": ok, "connected": connected, "projector": msgspec.to_builtins(found)}
+        history = None if self.historian is None else self.historian.facts()
+        return {"ok": ok, "connected": connected, "projector": msgspec.to_builtins(found), "history": history}
 
     async def stop(self) -> None:
         """Stop all of it, last started first. Never raises."""
@@ -232,6 +239,9 @@ class Services:
         if self._tasks:
             # A probe under way gives its lease back, for which the service below must still answer.
             await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_S)
+        if self._history is not None:
+            self._history.cancel()
+            await asyncio.wait([self._history])
         if self._rpc is not None:
             await self._rpc.stop()
         if self.projector is not None and self._fold is not None:

@@ -97,6 +97,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shadow: Annotated[
         bool, _says("seed a policy that enforces no rule, where the log has no policy yet: a first week", "1 or 0")
     ] = False
+    history: Annotated[
+        str,
+        _says(
+            "file in which `sickbay serve` keeps the history, for `sickbay history` and any SQLite program",
+            "a path, or off",
+            "history.db in the data folder; off where NATS is named",
+        ),
+    ] = ""
+    history_minutes_days: Annotated[
+        int,
+        Meta(ge=0, le=36_500),
+        _says("age at which the history's counts by minute are added up to hours", "days of log time; 0: never"),
+    ] = 7
+    history_hours_days: Annotated[
+        int,
+        Meta(ge=0, le=36_500),
+        _says("age at which its counts by hour are added up to days", "days of log time; 0: never"),
+    ] = 90
+    history_days: Annotated[
+        int,
+        Meta(ge=0, le=36_500),
+        _says("age at which its counts by day, holds and acts are dropped", "days of log time; 0: never"),
+    ] = 0
     log_level: Annotated[LogLevel, _says("what the services log", "DEBUG, INFO, WARNING or ERROR")] = "INFO"
 
     @classmethod
@@ -131,6 +154,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def data_folder(self) -> Path:
         """`data` with `~` resolved."""
         return Path(self.data).expanduser()
+
+    @property
+    def history_path(self) -> Path | None:
+        """The file of the history, None when there is none: a service of somebody's NATS keeps one if told where."""
+        if self.history == "off" or (self.nats and not self.history):
+            return None
+        return Path(self.history).expanduser() if self.history else self.data_folder / "history.db"
 
     @property
     def limits(self) -> Limits:

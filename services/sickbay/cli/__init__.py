@@ -12,6 +12,7 @@ from sickbay_events import EventError
 
 from ..bus.connect import BusError, OptionsError
 from ..config import SettingRefused
+from ..historian.errors import HistoryRefused
 from ..logfile import LogFileError
 from ..operate import ActRefused
 from ..probes import ProbeRefused
@@ -20,6 +21,7 @@ from .base import SaysNo, error_console
 from .demo.run import add as add_demo
 from .doctor import add as add_doctor
 from .files import add as add_files
+from .history import add as add_history
 from .look import add as add_looks
 from .policy import add as add_policy
 from .probe import add as add_probe
@@ -35,11 +37,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for add in (add_demo, add_serve, add_looks, add_acts, add_files, add_doctor, add_policy, add_probe, add_words):
+for add in (
+    add_demo,
+    add_serve,
+    add_looks,
+    add_acts,
+    add_files,
+    add_history,
+    add_doctor,
+    add_policy,
+    add_probe,
+    add_words,
+):
     add(app)
 
 _USAGE = (ActRefused, ProbeRefused, SettingRefused, OptionsError)
-_NO = (SaysNo, BusError, EventError, LogFileError, OSError)
+_NO = (SaysNo, BusError, EventError, HistoryRefused, LogFileError, OSError)
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -19,7 +18,7 @@ import typer
 
 from ..config import Settings
 from .base import DataFolder, SaysNo, console
-from .demo.pipes import lines_of_stdin
+from .running import ended_by_signal, loop_runner, stdin_closes
 
 if TYPE_CHECKING:
     from faststream.asgi import AsgiFastStream
@@ -49,6 +48,9 @@ def serve(
     ] = None,
     probes: Annotated[Path | None, typer.Option(help="File (TOML) of targets to probe while nobody calls.")] = None,
     http: Listen = None,
+    history: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Where the history is kept, or off; default in the data folder.")
+    ] = None,
     sync_always: Annotated[
         bool | None, typer.Option("--sync-always", help="Embedded NATS: write to the disk before acknowledging.")
     ] = None,
@@ -66,33 +68,23 @@ def serve(
         policy=None if policy is None else str(policy),
         shadow=shadow,
         probes=None if probes is None else str(probes),
+        history=history,
         http=http,
         sync_always=sync_always,
         log_level=log_level,
     )
-    with _loop_runner() as runner:
+    with loop_runner() as runner:
         runner.run(_serve(settings, until_stdin_closes=until_stdin_closes))
 
 
-@contextlib.contextmanager
-def _loop_runner() -> Iterator[asyncio.Runner]:
-    factory = None
-    if sys.platform != "win32":
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        yield runner
-
-
 async def _serve(settings: Settings, *, until_stdin_closes: bool) -> None:
-    ready, ended = asyncio.Event(), _ended()  # before the imports below, which take a moment
+    ready, ended = asyncio.Event(), ended_by_signal()  # before the imports below, which take a moment
     from ..app import make_app
 
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
     )
-    watch = asyncio.create_task(_stdin_closes(ended)) if until_stdin_closes else None
+    watch = asyncio.create_task(stdin_closes(ended)) if until_stdin_closes else None
     listener = _listener(settings)
     work = asyncio.create_task(_until(make_app(settings), settings, listener, ready, ended))
     over = asyncio.create_task(ended.wait())
@@ -121,28 +113,6 @@ async def _until(
         ready.set()
         _say_ready(app, settings, listener)
         await ended.wait()
-
-
-def _ended() -> asyncio.Event:
-    """Set by SIGTERM or SIGINT; a second signal ends the process at once."""
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-
-    def on_signal(number: int) -> None:
-        if ended.is_set():
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        ended.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
-    return ended
-
-
-async def _stdin_closes(ended: asyncio.Event) -> None:
-    async for _ in lines_of_stdin():
-        pass
-    ended.set()
 
 
 def _listener(settings: Settings) -> socket.socket | None:
@@ -209,6 +179,8 @@ def _say_ready(app: AsgiFastStream, settings: Settings, listener: socket.socket 
     elif settings.shadow:
         stands = f"the policy in force (log sequence {fleet.policy_seq}) enforces"
         out.print(f"  shadow    NOT in shadow: {stands}; `sickbay policy set` changes it", markup=False)
+    if settings.history_path is not None:
+        out.print(f"  history   {settings.history_path}", markup=False)
     out.print("  ask       sickbay status", markup=False)
     sys.stdout.flush()
 

@@ -22,6 +22,7 @@ from sqlite_utils import Database
 
 from sickbay_projections.history import Page
 
+from .errors import HistoryRefused, HistoryUnusable, RivalWriter
 from .families import FAMILIES, GRAINS
 from .names import Names
 from .rows import count_rows, write_heard
@@ -34,22 +35,6 @@ BUSY_S: Final = 10.0
 """How long a write waits for a reader that holds the file."""
 DAY_S: Final = 86_400
 IN_MEMORY: Final = Path(":memory:")
-
-
-class HistoryRefused(Exception):
-    """A file that cannot be gone on with as a history; it is left as it is. Attributes: `path`, `why`."""
-
-    def __init__(self, path: Path, why: str) -> None:
-        self.path, self.why = path, why
-        super().__init__(f"{path}: {why}")
-
-
-class HistoryUnusable(HistoryRefused):
-    """A history of ours that is damaged, or that a later version made: it is set aside, and one is built anew."""
-
-
-class RivalWriter(HistoryRefused):
-    """Another process has written to the history since this one did: what is at hand may be in it already."""
 
 
 class Keep(msgspec.Struct, frozen=True, kw_only=True):

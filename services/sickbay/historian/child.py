@@ -45,7 +45,7 @@ class HistorianChild:
                     sys.executable,
                     *("-m", "sickbay", "historian", "--until-stdin-closes"),
                     stdin=asyncio.subprocess.PIPE,
-                    stdout=sys.stderr,
+                    stdout=asyncio.subprocess.DEVNULL,
                     env=self._environment,
                 )
                 code = await self._process.wait()
@@ -85,4 +85,4 @@ def environment(settings: Settings, url: str) -> dict[str, str]:
         value = getattr(settings, field.name)
         if value != field.default:
             found[PREFIX + field.name.upper()] = str(int(value)) if isinstance(value, bool) else str(value)
-    return found | {f"{PREFIX}NATS": url}
+    return found | {f"{PREFIX}NATS": url, f"{PREFIX}HISTORY": str(settings.history_path or "off")}

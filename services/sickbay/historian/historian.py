@@ -38,7 +38,8 @@ from ..projector.control import fold_lost_control_events
 from ..projector.intake import Intake
 from ..projector.snapshots import list_snapshots, load, unfit
 from ..projector.trouble import TROUBLE
-from .book import Book, HistoryRefused, HistoryUnusable, Keep, Position, set_aside
+from .book import Book, Keep, Position, set_aside
+from .errors import HistoryRefused, HistoryUnusable
 
 _log = logging.getLogger("sickbay.historian")
 T = TypeVar("T")

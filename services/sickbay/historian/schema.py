@@ -166,7 +166,7 @@ class LatencySum:
 
     def step(self, text: str) -> None:
         """One more."""
-        self._found = merged(self._found, _read(text))
+        self._found = merged(self._found, histogram_of(text))
 
     def finalize(self) -> str:
         """All of them."""
@@ -188,9 +188,10 @@ _encode: Final = msgspec.json.Encoder().encode
 _decoder: Final = msgspec.json.Decoder(dict[int, int])
 
 
-def _read(text: str) -> Histogram:
+def histogram_of(text: str) -> Histogram:
+    """A histogram as a table has it, read back."""
     return _decoder.decode(text.encode())
 
 
 def _merged_text(one: str, other: str) -> str:
-    return histogram_text(merged(_read(one), _read(other)))
+    return histogram_text(merged(histogram_of(one), histogram_of(other)))

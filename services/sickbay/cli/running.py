@@ -1,0 +1,46 @@
+"""What commands share that run until they are told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+
+from .demo.pipes import lines_of_stdin
+
+
+@contextlib.contextmanager
+def loop_runner() -> Iterator[asyncio.Runner]:
+    """A runner on the fastest loop there is."""
+    factory = None
+    if sys.platform != "win32":
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        yield runner
+
+
+def ended_by_signal() -> asyncio.Event:
+    """Set by SIGTERM or SIGINT; a second signal ends the process at once."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if ended.is_set():
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    return ended
+
+
+async def stdin_closes(ended: asyncio.Event) -> None:
+    """Set it when standard input ends: the parent is gone."""
+    async for _ in lines_of_stdin():
+        pass
+    ended.set()
