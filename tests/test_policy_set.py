@@ -13,9 +13,10 @@ from nats.aio.client import Client
 
 import sickbay as product
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
-from nats_servers import NatsServer
+from nats_servers import NatsCluster, NatsServer
 from projector_processes import until
-from sickbay.bus.topology import ensure
+from sickbay.bus.connect import connect
+from sickbay.bus.topology import Limits, ensure
 from sickbay.operate import ActRefused
 from sickbay.policies import PolicyMoved, set_policy, standing_policy, to_toml
 from sickbay_events import CallOutcome, Policy, PolicyChanged, PolicyRefused, Target, encode
@@ -64,14 +65,28 @@ async def test_of_two_operators_who_edit_the_same_policy_one_is_told_of_the_othe
 async def test_of_many_at_the_same_moment_exactly_one_is_stored(nats_client: Client) -> None:
     """The server compares, not the client: eight that all read the same sequence leave one policy."""
     await ensure(nats_client)
+    await eight_at_once(nats_client)
+
+
+async def test_so_it_is_in_a_cluster(nats_cluster: NatsCluster) -> None:
+    """Of eight at once on a control stream with three copies one is stored, and the others are told which."""
+    client = await connect(nats_cluster.url)
+    try:
+        await ensure(client, Limits(replicas=3))
+        await eight_at_once(client)
+    finally:
+        await client.close()
+
+
+async def eight_at_once(client: Client) -> None:
     done = await asyncio.gather(
-        *(set_policy(nats_client, with_threshold(n), expect=0, reason="r", actor=f"a{n}") for n in range(3, 11)),
+        *(set_policy(client, with_threshold(n), expect=0, reason="r", actor=f"a{n}") for n in range(3, 11)),
         return_exceptions=True,
     )
     stored = [one for one in done if not isinstance(one, BaseException)]
     moved = [one for one in done if isinstance(one, PolicyMoved)]
     assert (len(stored), len(moved)) == (1, 7)
-    standing = await standing_policy(nats_client)
+    standing = await standing_policy(client)
     assert [(change[2]) for change in stored[0].changes] == [standing.policy.rejections.threshold]
     assert all(one.by == standing.actor and one.found == standing.seq for one in moved)
 

@@ -9,6 +9,7 @@ one that was edited, so that two operators cannot wipe each other.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -25,9 +26,12 @@ from .bus.connect import BusError
 from .bus.jetstream import JetStreamApi, StoredMessage
 from .bus.topology import CONTROL
 from .operate import ACK_TIMEOUT_S, Ack, ActRefused, NotStored, log_now_ms, new_id, publish
-from .projector.acks import WRONG_LAST_SEQUENCE
 
 SEQ_MAX: Final = 2**53
+RIVAL_LOOKS: Final = 40
+RIVAL_LOOK_S: Final = 0.05
+_WRONG_LAST_SEQUENCE: Final = (10071, 10164)
+"""The other put is stored; or, in a cluster, it is still on its way."""
 
 
 class PolicyMoved(BusError):
@@ -126,11 +130,21 @@ async def set_policy(
     try:
         ack = await publish(client, POLICY_SUBJECT, encode(event), new_id(), expect_seq=expect)
     except NotStored as error:
-        if error.code != WRONG_LAST_SEQUENCE:
+        if error.code not in _WRONG_LAST_SEQUENCE:
             raise
-        rival = await standing_policy(client)
+        rival = await _rival(client, expect)
         raise PolicyMoved(expect, rival.seq, rival.actor) from error
     return PolicySet(changes=changes, ack=ack)
+
+
+async def _rival(client: Client, expect: int) -> StandingPolicy:
+    """The policy that was quicker. In a cluster the loser may hear of it before it stands."""
+    for _ in range(RIVAL_LOOKS):
+        standing = await standing_policy(client)
+        if standing.seq != expect:
+            break
+        await asyncio.sleep(RIVAL_LOOK_S)
+    return standing
 
 
 def to_toml(policy: Policy) -> str:
