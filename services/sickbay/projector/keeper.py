@@ -64,6 +64,8 @@ class Keeper:
         self._client: Client | None = None
         self._reconnects = 0
         self._compared = False
+        self._differed: tuple[int, str] | None = None
+        """Mark and digest of a writer for whose sake the state was built anew: once is enough."""
         self._ensured_s = 0.0
         self._hashed_s = 0.0
 
@@ -319,11 +321,18 @@ class Keeper:
         theirs = p.view.checkpoint
         if theirs is None or theirs.log_created != p.log.created_at or theirs.writer in ("", p.me):
             return
-        p.transitions.forget_through(theirs.told_seq)
+        p.transitions.forget_through(theirs.told_seq, theirs.time_ms)
         mine = p.marks.get(theirs.marked_seq)
-        if theirs.fold == FOLD_VERSION and mine is not None and mine != theirs.marked_digest and not p.differs:
-            p.differs = True
+        if theirs.fold != FOLD_VERSION or mine is None:
+            return
+        # A writer that has gone silent may have marked a log whose end is lost: a state built anew is right then.
+        p.differs = mine != theirs.marked_digest and not self._is_silent()
+        if p.differs and self._differed != (theirs.marked_seq, theirs.marked_digest):
+            self._differed = theirs.marked_seq, theirs.marked_digest
             p.rebuild(f"the state at {theirs.marked_seq} differs from the writer's")
+
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self._p.view.moved_s >= SILENT_S
 
     def _may_claim(self) -> bool:
         p = self._p
@@ -334,7 +343,7 @@ class Keeper:
         theirs = p.view.checkpoint
         if theirs is not None and theirs.writer in ("", p.me):
             return True
-        return time.monotonic() - p.view.moved_s >= SILENT_S
+        return self._is_silent()
 
     async def _take_over(self, client: Client) -> None:
         """Fold to the log's end, then claim; only who has it compares the bucket."""
