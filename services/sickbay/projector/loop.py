@@ -246,7 +246,7 @@ class Projector:
         self.fleet, self.time_ns = found or (Fleet(Policy()), 0)
         self.keeper.snapshot_seq = self.fleet.seq
         self.log = log
-        self.transitions.start(log.created_at, mark, log.last_seq)
+        self.transitions.start(log.created_at, mark)
         self.marks.clear()
         self.loaded, self.differs = True, False
 

@@ -18,7 +18,7 @@ from sickbay_events import DerivedEvent, derived_subject
 from sickbay_events.codec import derived_id, encode_derived
 
 from ..bus.jetstream import JetStreamApi, StoredMessage
-from ..bus.topology import TRANSITIONS
+from ..bus.topology import LOG, TRANSITIONS
 from .acks import Ack, Acks, Refused
 
 IN_FLIGHT_MAX: Final = 256
@@ -43,17 +43,12 @@ class Transitions:
         self._round = 0
         self.mark = 0
         """Cause of the last message known to stand in the stream."""
-        self._void: tuple[int, int] = (-1, 0)
 
-    def start(self, log_created: str, mark: int, log_last_seq: int) -> None:
-        """Begin anew for a state that is folded again: what lies below the mark stands already.
-
-        A mark beyond the log's end is of events that the log has lost: it is void, and the end counts.
-        """
+    def start(self, log_created: str, mark: int) -> None:
+        """Begin anew for a state that is folded again: what lies below the mark stands already."""
         self.log_created = log_created
         self._queue.clear()
-        self._void = (mark, log_last_seq) if mark > log_last_seq else (-1, 0)
-        self.mark = min(mark, log_last_seq)
+        self.mark = mark
         self.desync()
 
     def add(self, events: Iterable[DerivedEvent]) -> None:
@@ -61,10 +56,13 @@ class Transitions:
         mark = self.mark
         self._queue.extend([event for event in events if event.cause_seq >= mark])
 
-    def forget_through(self, told_seq: int) -> None:
-        """The writer says that all up to this cause stands; a standby need not keep it."""
+    def forget_through(self, told_seq: int, time_ms: int) -> None:
+        """The writer said at this log time that all up to this cause stands; a standby need not keep it.
+
+        What is later may have a sequence that was given again, after the log lost its end.
+        """
         queue = self._queue
-        while queue and not self._sent and queue[0].cause_seq <= told_seq:
+        while queue and not self._sent and queue[0].cause_seq <= told_seq and queue[0].time_ms <= time_ms:
             queue.popleft()
 
     @property
@@ -97,8 +95,6 @@ class Transitions:
         last_seq, mark, seam = await read_end(client, self.log_created)
         if turn != self._round:
             return
-        if mark == self._void[0]:
-            mark, seam = self._void[1], set()
         queue, created = self._queue, self.log_created
         kept = [e for e in queue if e.cause_seq > mark or (e.cause_seq == mark and derived_id(e, created) not in seam)]
         queue.clear()
@@ -137,24 +133,34 @@ class Transitions:
 
 
 async def read_end(client: Client, log_created: str) -> tuple[int, int, set[str]]:
-    """Last sequence of the stream, the mark (cause of its last message, 0 if that is of another log or there
-    is none), and the ids of all messages with that cause."""
+    """Last sequence of the stream, the mark (cause of its last message that the log still has; 0 if that is of another
+    log or there is none), and the ids of all messages with that cause."""
     api = JetStreamApi(client, timeout_s=_REQUEST_S)
     at = await api.stream_at(TRANSITIONS)
     seam: set[str] = set()
-    mark = 0
+    mark = lost = 0
     seq = at.last_seq
     while seq >= max(1, at.first_seq):
         message = await api.message_at(TRANSITIONS, seq)
         seq -= 1
         body = _body(message)
-        if body is None:
+        if body is None or (body["cause_seq"] == lost and not seam):
             continue  # taken out by hand, or put in by hand
         if not str(body["id"]).startswith(f"{log_created}:") or (seam and body["cause_seq"] != mark):
             break
+        if not seam and not await _has_cause(api, body):
+            lost = body["cause_seq"]
+            continue
         mark = body["cause_seq"]
         seam.add(str(body["id"]))
     return at.last_seq, mark, seam
+
+
+async def _has_cause(api: JetStreamApi, body: dict[str, Any]) -> bool:
+    """Whether the log still has the event that caused this. One that lost its end gives the sequences anew, to events
+    that came later."""
+    cause = await api.message_at(LOG, body["cause_seq"])
+    return cause is not None and cause.time_ns // 1_000_000 <= body["time_ms"]
 
 
 def _body(message: StoredMessage | None) -> dict[str, Any] | None:
@@ -164,6 +170,7 @@ def _body(message: StoredMessage | None) -> dict[str, Any] | None:
         body = json.loads(message.payload)
     except ValueError:
         return None
-    if isinstance(body, dict) and isinstance(body.get("cause_seq"), int) and "id" in body:
+    numbers = ("cause_seq", "time_ms")
+    if isinstance(body, dict) and "id" in body and all(isinstance(body.get(name), int) for name in numbers):
         return body
     return None
