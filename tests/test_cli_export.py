@@ -17,7 +17,8 @@ from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG
 from sickbay.cli.base import SaysNo
 from sickbay.cli.demo.run import live_holds
-from sickbay.cli.files import export_log, headers_of, hold_fact
+from sickbay.cli.files import export_log, headers_of
+from sickbay.cli.replay import hold_fact
 from sickbay.config import Settings
 from sickbay.logfile import LogFile
 from sickbay.operate import publish, publish_outcome, publish_override

@@ -260,6 +260,8 @@ class LogFile:
         self.path = path
         self.lines = 0
         """Lines read so far."""
+        self.bytes_read = 0
+        """Bytes of the file as it lies on the disk."""
         self.cut: str | None = None
         """What the end of the file lacks, None if it is whole."""
 
@@ -355,6 +357,7 @@ class LogFile:
                 yield from self._decompressed(raw, lambda: _zstandard().ZstdDecompressor().decompressobj())
             else:
                 while block := raw.read1(BLOCK_BYTES):
+                    self.bytes_read += len(block)
                     yield block
 
     def _decompressed(self, raw: io.BufferedReader, make: Callable[[], Any]) -> Iterator[bytes]:
@@ -362,6 +365,7 @@ class LogFile:
         frame = make()
         try:
             while block := raw.read1(BLOCK_BYTES // 16):
+                self.bytes_read += len(block)
                 while block:
                     if frame.eof:
                         frame = make()

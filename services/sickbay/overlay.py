@@ -69,7 +69,7 @@ class Overlay:
         """`folded`, `failed`, `ended_by_cluster`, `cut`."""
         self._now_ms, self._cluster, self._replica = now_ms, cluster, replica
         self._policy = Policy()
-        self._fleet = Fleet(_bounded(self._policy), overlay=True)
+        self._fleet = Fleet(bounded(self._policy), overlay=True)
         self.lock = threading.RLock()
         """Held while an outcome is numbered and queued here, so that its acknowledgement cannot overtake it."""
         self._pending: deque[tuple[int, int, Target, Event]] = deque()
@@ -181,7 +181,7 @@ class Overlay:
         with self.lock:
             self.fold()
             self._policy = policy
-            self._apply(PolicyChanged(policy=_bounded(policy).to_data()))
+            self._apply(PolicyChanged(policy=bounded(policy).to_data()))
 
     # What the cluster says.
 
@@ -332,8 +332,8 @@ def _nested(key: str) -> list[str]:
     return [".".join(parts[: depth + 1]) for depth in range(len(parts))]
 
 
-def _bounded(policy: Policy) -> Policy:
-    """The policy with the bounds of a router instead of the fleet's."""
+def bounded(policy: Policy) -> Policy:
+    """A policy with the bounds of a router instead of the fleet's."""
     bounds = policy.bounds
     smaller = msgspec.structs.replace(
         bounds,

@@ -1,23 +1,165 @@
-"""The plain fold of a log file: what the live projector concludes from the same events, without any server.
+"""The fold of a log, from a file or a server, to any point in it: what the live projector concludes from the same.
 
     replayed = replay(LogFile(Path("log.jsonl.zst")))
     replayed.fleet, replayed.derived, replayed.poison
 
-The same decoding, the same fold, the same treatment of poison and gaps as live (SPEC section 7).
+The same decoding, the same fold, the same treatment of poison and gaps as live (SPEC section 7). A `Folding` goes
+through a log once, stops at a `Bound`, and shows its state to whoever wants to look at it on the way.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 from sickbay_events import DerivedEvent, Poison, Policy
 from sickbay_projections import Fleet
 
 from .bus.reader import Chunk
 from .logfile import Columns, LogFile, LogFileError
-from .projector.intake import Intake
+from .projector.intake import Batch, Intake
+
+GAP_REASON: Final = "gap"
+
+
+class Bound(NamedTuple):
+    """A place in a log: up to a sequence, or before the first event later than a log time; both None: its end."""
+
+    seq: int | None = None
+    time_ms: int | None = None
+
+    def end_in(self, batch: Batch, latest_ms: int) -> int:
+        """Index of the first message that lies beyond; their number if none does.
+
+        `latest_ms` is the latest log time before the batch. The log's clock may step back: what comes after an event
+        beyond the bound is beyond it too.
+        """
+        if self.seq is not None:
+            return bisect_right(batch.seqs, self.seq)
+        if self.time_ms is None:
+            return len(batch.seqs)
+        if latest_ms > self.time_ms:
+            return 0
+        times_ms = batch.times_ms
+        if max(times_ms) <= self.time_ms:
+            return len(times_ms)
+        return bisect_right(list(accumulate(times_ms, max)), self.time_ms)
+
+
+TO_THE_END: Final = Bound()
+
+
+class Look(NamedTuple):
+    """Somebody wants to see the state at a place."""
+
+    at: Bound
+    see: Callable[[Fleet], None]
+
+
+class Folding:
+    """A state on its way through a log.
+
+    end      where it stops
+    looks    in the order of their places; each is called once, at the latest by `finish`
+    told     gets what follows from the events, in order of cause
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        end: Bound = TO_THE_END,
+        looks: Iterable[Look] = (),
+        told: Callable[[list[DerivedEvent]], None] | None = None,
+    ) -> None:
+        self.fleet = fleet
+        self.events = 0
+        """Messages folded, unreadable ones among them."""
+        self.first_seq = 0
+        """The first of them; 0: none yet."""
+        self.gaps = 0
+        """Sequences missing inside the log."""
+        self.poison: Counter[str] = Counter()
+        """Messages that could not be read, by reason."""
+        self.is_over = False
+        """The end was reached: what comes is not taken any more."""
+        self.latest_ms = fleet.time_ms
+        self._end, self._told = end, told
+        self._looks = list(looks)
+        self._looks.reverse()
+        self._intake = Intake()
+
+    def take(self, chunk: Chunk) -> None:
+        """Fold a chunk, as far as the end lets."""
+        batch = self._intake.batch(chunk)
+        self.first_seq = self.first_seq or batch.seqs[0]
+        stop = self._end.end_in(batch, self.latest_ms)
+        begin = 0
+        while self._looks:
+            look = self._looks[-1]
+            beyond = look.at.end_in(batch, self.latest_ms)
+            if beyond >= len(batch.seqs):
+                break
+            begin = self._apply(batch, begin, min(beyond, stop))
+            if beyond > stop:
+                break
+            self._looks.pop().see(self.fleet)
+        self._apply(batch, begin, stop)
+        latest_ms = max(batch.times_ms)
+        self.latest_ms = max(self.latest_ms, latest_ms)
+        self.is_over = stop < len(batch.seqs)
+
+    def _apply(self, batch: Batch, begin: int, end: int) -> int:
+        if end <= begin:
+            return begin
+        part = batch if end - begin == len(batch.seqs) else batch.cut(begin, end)
+        self.tell(self.fleet.apply_many(*part))
+        if Poison in set(map(type, part.events)):
+            self.poison.update(event.reason for event in part.events if isinstance(event, Poison))
+        self.events += end - begin
+        return end
+
+    def tell(self, derived: list[DerivedEvent]) -> None:
+        """Hand on what follows."""
+        if derived and self._told is not None:
+            self._told(derived)
+
+    def gap(self, first: int, last: int) -> None:
+        """The log has no messages from `first` to `last`: they are passed as the projector passes them."""
+        for seq in range(first, last + 1):
+            if self._end.seq is not None and seq > self._end.seq:
+                self.is_over = True
+                return
+            while self._looks and self._looks[-1].at.seq is not None and self._looks[-1].at.seq < seq:
+                self._looks.pop().see(self.fleet)
+            self.fleet.passed(seq, self.fleet.time_ms, GAP_REASON)
+            self.gaps += 1
+
+    def finish(self) -> None:
+        """The log has nothing more: who still waits sees the state as it is."""
+        while self._looks:
+            self._looks.pop().see(self.fleet)
+
+
+def fold_file(file: LogFile, folding: Folding, progress: Callable[[int, int], None] | None = None) -> None:
+    """Fold a file up to the end that the folding has. Raises `LogFileError`, `OSError`.
+
+    `progress` is told of messages and of bytes of the file.
+    """
+    fleet = folding.fleet
+    for chunk in chunks(file):
+        # A sequence that is missing inside is passed; what lies before the first line was trimmed, and is nowhere.
+        if fleet.seq and chunk.seqs[0] > fleet.seq + 1:
+            folding.gap(fleet.seq + 1, chunk.seqs[0] - 1)
+        folding.take(chunk)
+        if progress is not None:
+            progress(folding.events, file.bytes_read)
+        if folding.is_over:
+            break
+    folding.finish()
 
 
 class Replayed(NamedTuple):
@@ -36,24 +178,14 @@ class Replayed(NamedTuple):
 
 
 def replay(file: LogFile, policy: Policy | None = None) -> Replayed:
-    """Fold a whole file. `policy` holds until the log brings its own. Raises `LogFileError`, `OSError`."""
-    fleet = Fleet(policy or Policy())
-    intake = Intake()
+    """Fold a whole file and keep all that follows. `policy` holds until the log brings its own.
+
+    Raises `LogFileError`, `OSError`.
+    """
     derived: list[DerivedEvent] = []
-    poison: Counter[str] = Counter()
-    events = gaps = first_seq = 0
-    for chunk in chunks(file):
-        first_seq = first_seq or chunk.seqs[0]
-        # A sequence that is missing inside is passed as the projector passes it; what lies before the first
-        # line was trimmed, and is nowhere in a state.
-        for seq in range(fleet.seq + 1, chunk.seqs[0]) if fleet.seq else ():
-            fleet.passed(seq, fleet.time_ms, "gap")
-            gaps += 1
-        batch = intake.batch(chunk)
-        poison.update(event.reason for event in batch.events if isinstance(event, Poison))
-        derived += fleet.apply_many(batch.subjects, batch.events, batch.seqs, batch.times_ms)
-        events += len(chunk.seqs)
-    return Replayed(fleet, derived, events, first_seq, gaps, dict(poison))
+    folding = Folding(Fleet(policy or Policy()), told=derived.extend)
+    fold_file(file, folding)
+    return Replayed(folding.fleet, derived, folding.events, folding.first_seq, folding.gaps, dict(folding.poison))
 
 
 def chunks(file: LogFile) -> Iterator[Chunk]:

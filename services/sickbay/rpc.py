@@ -160,17 +160,20 @@ def decide(folds: Folds, ask: DecideAsk) -> dict[str, Any]:
 
 def explain(folds: Folds, ask: ExplainAsk) -> dict[str, Any]:
     """Answer to `ExplainAsk`: the decision where a model is named, and the documents of the scopes around it."""
-    fleet, now_ms = folds.fleet, folds.now_ms()
-    scope = scope_of(ask.provider, ask.model)
+    return documents_around(folds.fleet, scope_of(ask.provider, ask.model), folds.now_ms())
+
+
+def documents_around(fleet: Fleet, scope: Scope, at_ms: int) -> dict[str, Any]:
+    """The documents of a scope and of those around it at a log time, and for a model the decision."""
     chain = [Scope(scope.host)]
     if scope.alias is not None:
         chain.append(Scope(scope.host, scope.alias))
     if scope.model is not None:
         chain.append(scope)
-    found = [document for part in chain if (document := fleet.document(part.key, now_ms)) is not None]
-    answer = {**_head(fleet, now_ms), "scope": scope.key, "scopes": found}
-    if ask.model is not None:
-        answer["decision"] = msgspec.to_builtins(fleet.decide(Target(ask.provider, ask.model), now_ms))
+    found = [document for part in chain if (document := fleet.document(part.key, at_ms)) is not None]
+    answer = {**_head(fleet, at_ms), "scope": scope.key, "scopes": found}
+    if scope.model is not None:
+        answer["decision"] = msgspec.to_builtins(fleet.decide(Target(scope.provider, scope.model), at_ms))
     return answer
 
 

@@ -69,8 +69,8 @@ class Standing:
         return self._client if self._client.is_connected else None
 
 
-async def trace(client: Client, scope: Scope) -> list[Step]:
-    """The newest steps of a scope's story, oldest first. Raises `BusError` when there is no log."""
+async def trace(client: Client, scope: Scope, last_seq: int | None = None) -> list[Step]:
+    """The newest steps of a scope's story, up to `last_seq`, oldest first. Raises `BusError` when there is no log."""
     at = await JetStreamApi(client, timeout_s=5.0).stream_at(LOG)
     story = _Story(scope)
     if at.last_seq < at.first_seq or at.last_seq == 0:
@@ -82,8 +82,9 @@ async def trace(client: Client, scope: Scope) -> list[Step]:
             if isinstance(item, Chunk):
                 batch = intake.batch(item)
                 for subject, event, seq, time_ms in zip(*batch, strict=True):
-                    story.take(subject, event, seq, time_ms)
-            if isinstance(item, CaughtUp):
+                    if last_seq is None or seq <= last_seq:
+                        story.take(subject, event, seq, time_ms)
+            if isinstance(item, CaughtUp) or (last_seq is not None and reader.seq >= last_seq):
                 break
     finally:
         await reader.close()

@@ -10,21 +10,25 @@ import typer
 
 from sickbay_events import EventError
 
+from ..asks import AsksRefused
 from ..bus.connect import BusError, OptionsError
 from ..config import SettingRefused
 from ..historian.errors import HistoryRefused
 from ..logfile import LogFileError
 from ..operate import ActRefused
 from ..probes import ProbeRefused
+from ..when import WhenRefused
 from .act import add as add_acts
 from .base import SaysNo, error_console
 from .demo.run import add as add_demo
 from .doctor import add as add_doctor
+from .explain import add as add_explain
 from .files import add as add_files
 from .history import add as add_history
 from .look import add as add_looks
 from .policy import add as add_policy
 from .probe import add as add_probe
+from .replay import add as add_replay
 from .serve import add as add_serve
 from .words import add as add_words
 
@@ -41,8 +45,10 @@ for add in (
     add_demo,
     add_serve,
     add_looks,
+    add_explain,
     add_acts,
     add_files,
+    add_replay,
     add_history,
     add_doctor,
     add_policy,
@@ -51,7 +57,7 @@ for add in (
 ):
     add(app)
 
-_USAGE = (ActRefused, ProbeRefused, SettingRefused, OptionsError)
+_USAGE = (ActRefused, AsksRefused, ProbeRefused, SettingRefused, OptionsError, WhenRefused)
 _NO = (SaysNo, BusError, EventError, HistoryRefused, LogFileError, OSError)
 
 

@@ -1,22 +1,17 @@
-"""Commands for a log as a file: export, replay."""
+"""The command that writes the log to a file: export."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import msgspec
 import typer
 from nats.aio.client import Client
-
-from sickbay_events import DerivedEvent, Held, Policy, Released, rfc3339
-from sickbay_projections import FOLD_VERSION
 
 from ..bus.jetstream import JetStreamApi
 from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReader
 from ..bus.topology import LOG
-from ..logfile import LogFile, LogLine, open_writer
-from ..replay import Replayed, replay
+from ..logfile import LogLine, open_writer
 from ..trace import Standing
 from .base import (
     AsJson,
@@ -24,21 +19,17 @@ from .base import (
     NatsUrl,
     SaysNo,
     connected,
-    console,
     error_console,
     print_json,
-    rows,
     run,
-    table,
 )
 
 API_TIMEOUT_S: Final = 5.0
 
 
 def add(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
+    """Add the command to the command line."""
     app.command()(export)
-    app.command("replay")(replay_command)
 
 
 def export(
@@ -122,77 +113,3 @@ def headers_of(block: bytes | None) -> dict[str, str | list[str]]:
         else:
             found[name] = [*(before if isinstance(before, list) else [before]), value.strip()]
     return found
-
-
-def replay_command(
-    file: Annotated[Path, typer.Argument(help="Log file as `sickbay export` writes it; - reads standard input.")],
-    *,
-    policy: Annotated[Path | None, typer.Option(help="Policy (TOML) until the log brings its own.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Fold a log file and show what follows from it: holds, releases, and the state's digest.
-
-    Example: sickbay replay log.jsonl.zst --json
-    """
-    given = None if policy is None else Policy.from_toml(policy.read_text(encoding="utf-8"))
-    log = LogFile(file)
-    done = replay(log, given)
-    if log.cut:
-        error_console().print(f"sickbay: {file}: {log.cut}", markup=False)
-    if as_json:
-        print_json({**replayed_facts(done), "cut": log.cut})
-        return
-    out = console()
-    if done.derived:
-        made = table("seq", "time", "what", "provider", "model", "until")
-        cells = (
-            (event.cause_seq, rfc3339(event.time_ms)[11:], _word(event), event.scope.provider, event.scope.model or "",
-             rfc3339(event.end_ms)[11:19] if isinstance(event, Held) else "")
-            for event in done.derived
-        )  # fmt: skip
-        out.print(rows(made, cells))
-    fleet = done.fleet
-    passed = f", {sum(done.poison.values())} unreadable" if done.poison else ""
-    gaps = f", {done.gaps} missing" if done.gaps else ""
-    out.print(f"{done.events} events up to sequence {fleet.seq}{passed}{gaps}; digest {fleet.digest()}", markup=False)
-
-
-def _word(event: DerivedEvent) -> str:
-    if isinstance(event, Held):
-        return f"held by {event.rule}" + ("" if event.enforced else " (shadow)")
-    if isinstance(event, Released):
-        return f"released ({event.rule}) by {event.by}"
-    return event.rule
-
-
-def replayed_facts(done: Replayed) -> dict[str, Any]:
-    """What `replay --json` prints."""
-    fleet = done.fleet
-    return {
-        "events": done.events,
-        "first_seq": done.first_seq,
-        "seq": fleet.seq,
-        "time": rfc3339(fleet.time_ms),
-        "fold_version": FOLD_VERSION,
-        "policy_seq": fleet.policy_seq,
-        "digest": fleet.digest(),
-        "gaps": done.gaps,
-        "poison": done.poison,
-        "holds": [hold_fact(event) for event in done.derived if isinstance(event, Held)],
-        "transitions": [
-            {**msgspec.to_builtins(event), "scope": event.scope.key, "provider": event.scope.provider,
-             "model": event.scope.model}
-            for event in done.derived
-        ],
-    }  # fmt: skip
-
-
-def hold_fact(event: Held) -> dict[str, Any]:
-    """A hold by what names it and by its end: equal live and in a replay."""
-    return {
-        "scope": event.scope.key,
-        "rule": event.rule,
-        "began_seq": event.began_seq,
-        "cause_seq": event.cause_seq,
-        "end_ms": event.end_ms,
-    }

@@ -1,4 +1,4 @@
-"""Commands that show what is known: status, explain."""
+"""The command that shows what is held now: status."""
 
 from __future__ import annotations
 
@@ -22,18 +22,15 @@ from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY
 from ..bus.entries import read_entries
 from ..bus.topology import GATE_PREFIX as GATE_SUBJECT
 from ..bus.topology import GATE_STREAM
-from ..operate import log_now_ms, scope_of
-from ..trace import Step, trace
+from ..operate import log_now_ms
 from .base import (
     AsJson,
     DataFolder,
     NatsUrl,
-    Provider,
     SaysNo,
     connected,
     console,
     print_json,
-    provider_name,
     rows,
     run,
     seconds,
@@ -42,13 +39,11 @@ from .base import (
 
 RPC_TIMEOUT_S: Final = 5.0
 WATCH_EVERY_S: Final = 1.0
-STEPS_MAX: Final = 20
 
 
 def add(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(status)
-    app.command()(explain)
 
 
 async def ask(client: Client, subject: str, question: dict[str, Any]) -> dict[str, Any] | None:
@@ -153,7 +148,7 @@ def shown_status(found: dict[str, Any]) -> RenderableType:
         head += f" ({projector['name']})"
     else:
         head = f"{found['at'][:19]}Z  no service answers; this is what the gates last were told, at {found['seq']}"
-    cells = [cell for scope in found["scopes"] for cell in _scope_cells(scope)]
+    cells = [cell for scope in found["scopes"] for cell in scope_cells(scope)]
     if shadow := _shadow(found):
         head += f"\n{shadow}"
     if not cells:
@@ -170,7 +165,7 @@ def _shadow(found: dict[str, Any]) -> str:
     return f"shadow: {', '.join(rules)} not enforced; what is marked would be held" if rules else ""
 
 
-def _scope_cells(scope: dict[str, Any]) -> list[tuple[object, ...]]:
+def scope_cells(scope: dict[str, Any]) -> list[tuple[object, ...]]:
     """One row a hold; one for a target without any."""
     name = (scope["provider"], scope["model"] or ("(all of it)" if scope["scope"] == "host" else "(the credential)"))
     found: list[tuple[object, ...]] = []
@@ -210,80 +205,3 @@ def _because(hold: dict[str, Any]) -> str:
         return f"{hold.get('actor')}: {hold.get('reason')}"
     status = f" ({hold['status']})" if hold.get("status") else ""
     return f"{hold['count']} x {hold['kind']}{status}"
-
-
-def explain(
-    provider: Provider,
-    model: Annotated[str | None, typer.Argument(help="Model id; without it the host as a whole.")] = None,
-    *,
-    limit: Annotated[int, typer.Option(min=1, help="How many of the newest events to show at most.")] = STEPS_MAX,
-    nats: NatsUrl = None,
-    data: DataFolder = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show why a target is held or not: its state, the rule, and the very events in the log that led to it.
-
-    Example: sickbay explain openrouter.ai z-ai/glm-5.3
-    """
-    name = provider_name(provider)
-    scope = scope_of(name, model)
-
-    async def work() -> tuple[dict[str, Any] | None, list[Step]]:
-        async with connected(nats, data) as client:
-            question = {"provider": name} if model is None else {"provider": name, "model": model}
-            return await ask(client, "sickbay.v1.explain", question), await trace(client, scope)
-
-    found, steps = run(work())
-    story = steps[-limit:]
-    if as_json:
-        print_json({"scope": scope.key, "state": found, "events": msgspec.to_builtins(story)})
-        return
-    out = console()
-    out.print(_shown_state(found, scope.provider, model))
-    if story:
-        cells = [(s.seq, rfc3339(s.time_ms)[11:23], s.replica, s.what, s.effect) for s in story]
-        out.print(rows(table("seq", "time", "from", "event", "effect"), cells))
-    else:
-        out.print("the log has no event of it that changed anything")
-
-
-def _shown_state(found: dict[str, Any] | None, provider: str, model: str | None) -> RenderableType:
-    name = f"{provider} {model}" if model else provider
-    if found is None:
-        return Text(f"{name}: no service answers, so only the events are shown")
-    lines: list[RenderableType] = []
-    decision = found.get("decision")
-    if decision is not None:
-        word = "may be called" if decision["allowed"] else f"is held for another {seconds(decision['retry_in_s'])}"
-        why = decision["reason"] if decision["reason"] != "ok" else "no rule holds it"
-        trial = ", on probation: one trial is wanted" if decision["allowed"] and decision["trial"] else ""
-        lines.append(Text(f"{name} {word}: {why}{trial} (log sequence {found['seq']})"))
-    cells = [cell for scope in found["scopes"] if _tells(scope) for cell in _scope_cells(scope)]
-    if cells:
-        lines.append(rows(table("provider", "model", "state", "left", "because", "seq"), cells))
-    elif decision is None:
-        lines.append(Text(f"{name}: nothing is known of it"))
-    for scope in found["scopes"]:
-        lines += [Text(text) for text in _counters(scope)]
-    return Group(*lines)
-
-
-def _tells(scope: dict[str, Any]) -> bool:
-    return bool(scope["holds"] or scope["operator"])
-
-
-def _counters(scope: dict[str, Any]) -> list[str]:
-    """Sentences about the counts of one scope that has had events."""
-    if not scope["outcomes"]:
-        return []
-    found = [f"{scope['outcomes']} outcomes, {scope['answers']} answered, {scope['rejections']} rejected"]
-    if scope["strikes"]:
-        by = ", ".join(f"{count} by {name}" for name, count in scope.get("strikes_by", {}).items())
-        found.append(f"{scope['strikes']} of {scope['threshold']} strikes ({by})")
-    if scope.get("held_alone"):
-        found.append(f"{scope['held_alone']} holds it alone: others had good answers")
-    found += [f"{hold['later']} more of the kind since it began" for hold in scope["holds"] if hold.get("later")]
-    if scope["last_answer_ms"]:
-        ago = seconds((scope["at_ms"] - scope["last_answer_ms"]) / 1000)
-        found.append(f"last good answer {ago} ago, by {scope['last_answer_by']}")
-    return found

@@ -32,7 +32,8 @@ from ...logfile import LogFile
 from ...replay import replay
 from ...trace import Standing
 from ..base import SaysNo, console, print_json, rows, run, table
-from ..files import export_log, hold_fact
+from ..files import export_log
+from ..replay import hold_fact
 from .board import Board, Phase
 from .children import Child, Children
 from .router import FIRST, REPLICAS, SECOND

@@ -1,0 +1,209 @@
+"""The command that tells why: explain, now or at a place in the log's past."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+import typer
+from nats.aio.client import Client
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sickbay_events import Scope, Target, rfc3339
+from sickbay_projections import Fleet
+
+from ..operate import ActRefused, scope_of
+from ..pastview import PastView, state_at
+from ..replay import TO_THE_END, Bound
+from ..replicaview import seen_by
+from ..rpc import documents_around
+from ..trace import Step, trace
+from .base import (
+    AsJson,
+    DataFolder,
+    NatsUrl,
+    Provider,
+    connected,
+    console,
+    print_json,
+    provider_name,
+    rows,
+    run,
+    seconds,
+    table,
+)
+from .look import ask, scope_cells
+from .places import place_of
+from .progress import progress
+
+STEPS_MAX: Final = 20
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(explain)
+
+
+def explain(
+    provider: Provider,
+    model: Annotated[str | None, typer.Argument(help="Model id; without it the host as a whole.")] = None,
+    *,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="As it was at this log time: '2 hours ago'.")] = None,
+    seq: Annotated[int | None, typer.Option(min=1, metavar="N", help="As it was after this log sequence.")] = None,
+    replica: Annotated[
+        list[str] | None, typer.Option(help="Also why this router skips it, or not; repeatable.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many of the newest events to show at most.")] = STEPS_MAX,
+    nats: NatsUrl = None,
+    data: DataFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show why a target is held or not: its state, the rule, and the very events in the log that led to it.
+
+    Example: sickbay explain openrouter.ai z-ai/glm-5.3 --at '2 hours ago' --replica router-2
+    """
+    name = provider_name(provider)
+    scope = scope_of(name, model)
+    if at is not None and seq is not None:
+        raise ActRefused("--at, --seq", f"{at}, {seq}", "one of the two")
+    if replica and model is None:
+        raise ActRefused("--replica", replica[0], "a replica together with a model")
+
+    async def work() -> Told:
+        async with connected(nats, data) as client:
+            if at is None and seq is None and not replica:
+                question = {"provider": name} if model is None else {"provider": name, "model": model}
+                return Told(await ask(client, "sickbay.v1.explain", question), await trace(client, scope))
+            bound = await place_of(client, at) if at is not None else Bound(seq=seq) if seq else TO_THE_END
+            return await told_of_then(client, scope, bound, tuple(replica or ()))
+
+    told = run(work())
+    story = told.steps[-limit:]
+    if as_json:
+        facts = {"scope": scope.key, "state": told.state, "events": msgspec.to_builtins(story)}
+        past = {"base": told.base, "replicas": told.replicas} if told.base is not None else {}
+        print_json({**facts, **past})
+        return
+    out = console()
+    if told.base is not None:
+        out.print(_shown_place(told), markup=False)
+    out.print(_shown_state(told.state, scope.provider, model))
+    for seen in told.replicas:
+        out.print(_shown_replica(seen))
+    if story:
+        cells = [(s.seq, rfc3339(s.time_ms)[11:23], s.replica, s.what, s.effect) for s in story]
+        out.print(rows(table("seq", "time", "from", "event", "effect"), cells))
+    else:
+        out.print("the log has no event of it that changed anything")
+
+
+class Told(NamedTuple):
+    """What there is to tell. `base` says what a state of the past was folded from, None for the services' own."""
+
+    state: dict[str, Any] | None
+    steps: list[Step]
+    base: dict[str, Any] | None = None
+    replicas: tuple[dict[str, Any], ...] = ()
+
+
+async def told_of_then(client: Client, scope: Scope, bound: Bound, replicas: tuple[str, ...]) -> Told:
+    """State, story and replicas at a place in the log. Raises `OutOfReach`, `BusError`."""
+    with progress("folding") as shown:
+        past = await state_at(client, bound, shown)
+    fleet = past.fleet
+    at_ms = bound.time_ms if bound.time_ms is not None else await _asked_ms(client, bound, fleet)
+    target = None if scope.model is None else Target(scope.provider, scope.model)
+    state = documents_around(fleet, scope, at_ms)
+    seen = [await seen_by(client, target, name, fleet, at_ms) for name in replicas if target is not None]
+    return Told(state, await trace(client, scope, fleet.seq), base_facts(past, at_ms), tuple(seen))
+
+
+async def _asked_ms(client: Client, bound: Bound, fleet: Fleet) -> int:
+    """Asked-at: the time of the event a sequence names; now where nothing was named."""
+    return fleet.time_ms if bound.seq is not None else (await place_of(client, "now")).time_ms or fleet.time_ms
+
+
+def base_facts(past: PastView, at_ms: int) -> dict[str, Any]:
+    """Where a state of the past comes from, and what it lacks."""
+    return {
+        "at": rfc3339(at_ms),
+        "seq": past.fleet.seq,
+        "begins": past.base.begins,
+        "from_seq": past.base_seq,
+        "folded": past.folded,
+        "is_whole": not past.base.note,
+        "note": past.base.note,
+    }
+
+
+def _shown_place(told: Told) -> str:
+    base = told.base or {}
+    begins = {"snapshot": f"the snapshot at {base['from_seq']}", "beginning": "the log's beginning"}
+    source = begins.get(base["begins"], "the first event that the log still has")
+    head = f"as it was at {base['at'][:23]}Z, log sequence {base['seq']} (from {source} and {base['folded']} events)"
+    return f"{head}\nnot whole: {base['note']}" if base["note"] else head
+
+
+def _shown_replica(seen: dict[str, Any]) -> Text:
+    """Why this replica may call it, or not."""
+    cluster, overlay, ramp = seen["cluster"], seen["overlay"], seen["ramp"]
+    lines = [f"{seen['replica']} {'may call it' if seen['allowed'] else 'skips it'}"]
+    lines.append(f"  told by the cluster   {_decided(cluster)}")
+    if ramp is not None:
+        small = "" if ramp["replicas"] >= ramp["counts_from_replicas"] else "; too few replicas for a ramp"
+        place = f"{ramp['place_percent']:.0f} % of the ring: in from {ramp['in_from'][11:19]}"
+        lines.append(f"  place in the ramp     {place}{small}")
+    lines.append(f"  by its own outcomes   {_decided(overlay)}, {overlay['outcomes']} outcomes of it")
+    refused, skipped = seen["refused"][-3:], seen["skipped"][-3:]
+    lines += [f"  it said at {fact['seq']}: {fact['count']} calls refused by {fact['rule']}" for fact in refused]
+    lines += [f"  it said at {fact['seq']}: skipped in a chain, {fact['reason']}" for fact in skipped]
+    return Text("\n".join(lines))
+
+
+def _decided(decision: dict[str, Any]) -> str:
+    if decision["allowed"]:
+        return "on probation: one trial is wanted" if decision["trial"] else "nothing holds it"
+    return f"{decision['reason']} for another {seconds(decision['retry_in_s'])} (since {decision['began_seq']})"
+
+
+def _shown_state(found: dict[str, Any] | None, provider: str, model: str | None) -> RenderableType:
+    name = f"{provider} {model}" if model else provider
+    if found is None:
+        return Text(f"{name}: no service answers, so only the events are shown")
+    lines: list[RenderableType] = []
+    decision = found.get("decision")
+    if decision is not None:
+        word = "may be called" if decision["allowed"] else f"is held for another {seconds(decision['retry_in_s'])}"
+        why = decision["reason"] if decision["reason"] != "ok" else "no rule holds it"
+        trial = ", on probation: one trial is wanted" if decision["allowed"] and decision["trial"] else ""
+        lines.append(Text(f"{name} {word}: {why}{trial} (log sequence {found['seq']})"))
+    cells = [cell for scope in found["scopes"] if _tells(scope) for cell in scope_cells(scope)]
+    if cells:
+        lines.append(rows(table("provider", "model", "state", "left", "because", "seq"), cells))
+    elif decision is None:
+        lines.append(Text(f"{name}: nothing is known of it"))
+    for scope in found["scopes"]:
+        lines += [Text(text) for text in _counters(scope)]
+    return Group(*lines)
+
+
+def _tells(scope: dict[str, Any]) -> bool:
+    return bool(scope["holds"] or scope["operator"])
+
+
+def _counters(scope: dict[str, Any]) -> list[str]:
+    """Sentences about the counts of one scope that has had events."""
+    if not scope["outcomes"]:
+        return []
+    found = [f"{scope['outcomes']} outcomes, {scope['answers']} answered, {scope['rejections']} rejected"]
+    if scope["strikes"]:
+        by = ", ".join(f"{count} by {name}" for name, count in scope.get("strikes_by", {}).items())
+        found.append(f"{scope['strikes']} of {scope['threshold']} strikes ({by})")
+    if scope.get("held_alone"):
+        found.append(f"{scope['held_alone']} holds it alone: others had good answers")
+    found += [f"{hold['later']} more of the kind since it began" for hold in scope["holds"] if hold.get("later")]
+    if scope["last_answer_ms"]:
+        ago = seconds((scope["at_ms"] - scope["last_answer_ms"]) / 1000)
+        found.append(f"last good answer {ago} ago, by {scope['last_answer_by']}")
+    return found
