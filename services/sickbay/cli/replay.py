@@ -22,6 +22,7 @@ from ..pastview import Base, find_base, fold_live, log_now
 from ..replay import TO_THE_END, Bound, Folding, Look, fold_file
 from ..told import Told
 from .base import AsJson, DataFolder, NatsUrl, connected, console, error_console, rows, run, seconds, table
+from .compare import Asked, compare
 from .look import scope_cells
 from .places import place_of
 from .progress import progress
@@ -32,6 +33,13 @@ _PLACE: Final = "SEQ|TIME"
 
 AsksFile: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Questions, a JSON object a line: at, provider, model, replica.")
+]
+Against: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Compare with this policy, or with none, default, log; likewise --policy."),
+]
+Html: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the comparison as a page with timelines.")
 ]
 
 
@@ -47,7 +55,9 @@ def replay_command(
     last: Annotated[str | None, typer.Option("--to", metavar=_PLACE, help="Fold up to here.")] = None,
     at: Annotated[str | None, typer.Option(metavar=_PLACE, help="Show what was held here.")] = None,
     asks: AsksFile = None,
-    policy: Annotated[Path | None, typer.Option(help="Policy (TOML) until the log brings its own.")] = None,
+    policy: Annotated[str | None, typer.Option(metavar="FILE", help="Policy until the log brings its own.")] = None,
+    against: Against = None,
+    html: Html = None,
     nats: NatsUrl = None,
     data: DataFolder = None,
     as_json: AsJson = False,
@@ -56,7 +66,14 @@ def replay_command(
 
     Example: sickbay replay live --from '2 hours ago' --json
     """
-    given = None if policy is None else Policy.from_toml(policy.read_text(encoding="utf-8"))
+    if against is not None:
+        if at is not None or asks is not None:
+            raise ActRefused("--against", against, "two policies and the whole log, without --at and --asks")
+        compare(Asked(source, policy, against, first, last, nats, data), html=html, as_json=as_json)
+        return
+    if html is not None:
+        raise ActRefused("--html", str(html), "the page of a comparison: say with --against what to compare with")
+    given = None if policy is None else Policy.from_toml(Path(policy).read_text(encoding="utf-8"))
     if at is not None and last is not None:
         raise ActRefused("--at, --to", f"{at}, {last}", "one of the two")
 
