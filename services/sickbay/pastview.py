@@ -78,7 +78,7 @@ async def find_base(client: Client, log: StreamAt, end: Bound = TO_THE_END, *, o
     """
     if oldest and log.first_seq <= 1:
         return Base(Fleet(), 0, "beginning")
-    stored = await _snapshots(client)
+    stored = await stored_snapshots(client)
     fitting = [found for found in stored if await _serves(client, found, log, end)]
     for found in reversed(fitting) if oldest else fitting:
         if _is_before(found, end):
@@ -92,7 +92,8 @@ async def find_base(client: Client, log: StreamAt, end: Bound = TO_THE_END, *, o
     return await _trimmed(client, log, end, fitting)
 
 
-async def _snapshots(client: Client) -> list[Found]:
+async def stored_snapshots(client: Client) -> list[Found]:
+    """All snapshots, newest first; none where their store is gone. Raises `ReadError`, `nats.errors.Error`."""
     try:
         return await list_snapshots(client)
     except ReadError as error:

@@ -68,6 +68,8 @@ class StatusAsk(Ask, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 200
     after: str = ""
     """Scope key to go on after: `next` of the answer before."""
+    digest: bool = False
+    """Also the digest of the whole state at the answer's sequence."""
 
 
 class DecideAsk(Ask, kw_only=True):
@@ -145,6 +147,7 @@ def status(folds: Folds, ask: StatusAsk) -> dict[str, Any]:
         "projector": msgspec.to_builtins(folds.health()),
         "scopes": documents,
         "next": last if more else None,
+        **({"digest": fleet.digest()} if ask.digest else {}),
     }
 
 

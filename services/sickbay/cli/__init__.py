@@ -30,6 +30,7 @@ from .policy import add as add_policy
 from .probe import add as add_probe
 from .replay import add as add_replay
 from .serve import add as add_serve
+from .verify import add as add_verify
 from .words import add as add_words
 
 app = typer.Typer(
@@ -49,6 +50,7 @@ for add in (
     add_acts,
     add_files,
     add_replay,
+    add_verify,
     add_history,
     add_doctor,
     add_policy,
