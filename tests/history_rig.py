@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlite_utils import Database
 
 from sickbay.historian.book import IN_MEMORY, Book, Keep, Position
@@ -37,6 +39,7 @@ def built(
 ) -> Book:
     """A history of these events, cut into batches and committed as said."""
     book, fleet, history = Book.open(path, keep), Fleet(), History()
+    closed_at_the_end(book.db)
     for at in range(0, len(recorded), batch):
         part = recorded[at : at + batch]
         subjects, events = [subject_of(each) for each in part], [each.event for each in part]
@@ -46,6 +49,27 @@ def built(
         if history.events >= commit or at + batch >= len(recorded):
             book.write(history.take(), Position(seq=fleet.seq, time_ms=history.time_ms, rolled_ms=history.rolled_ms))
     return book
+
+
+def opened(path: Path) -> Database:
+    """A file as any program opens it."""
+    return closed_at_the_end(Database(sqlite3.connect(path)))
+
+
+def closed_at_the_end(db: Database) -> Database:
+    """Closed after the test, so that no connection is left to the garbage collector."""
+    _open.append(db)
+    return db
+
+
+_open: list[Database] = []
+
+
+@pytest.fixture(autouse=True)
+def closes_databases() -> Iterator[None]:
+    yield
+    while _open:
+        _open.pop().conn.close()
 
 
 def contents(db: Database) -> dict[str, list[tuple[Any, ...]]]:

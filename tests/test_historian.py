@@ -21,7 +21,7 @@ from sqlite_utils import Database
 
 from cli_runs import CLEAN
 from histories import history
-from history_rig import built, contents, one, subject_of
+from history_rig import built, closes_databases, contents, one, opened, subject_of  # noqa: F401 - a fixture
 from nats_servers import NatsServer
 from projector_processes import until
 from sickbay.bus.connect import NatsOptions
@@ -91,7 +91,7 @@ async def history_of(url: str, path: Path, seq: int) -> dict[str, list[tuple[Any
     """The rows of a history built from nothing."""
     async with historian(url, path):
         await at(path, seq)
-    return contents(Database(path))
+    return contents(opened(path))
 
 
 class Killable:
@@ -148,7 +148,7 @@ async def test_killed_at_random_points_the_rows_are_those_of_a_history_built_fro
         await folding
     await link.close()
     assert len(killed_at) > 3, "the kills hit different moments"
-    rows = contents(Database(path))
+    rows = contents(opened(path))
     assert rows == await history_of(url, tmp_path / "fresh.db", last)
     assert rows["holds"] and rows["unread"] and rows["calls_by_minute"]
 
@@ -172,9 +172,9 @@ async def test_another_log_begins_another_history_and_keeps_the_one_before(
             return running.rebuilds == 1 and position(path) == wanted
 
         await until(rebuilt, "the history is the new log's")
-    before = Database(tmp_path / "history.before-1.db")
+    before = opened(tmp_path / "history.before-1.db")
     assert one(before, "SELECT seq FROM position") > wanted
-    assert contents(Database(path)) == await history_of(nats_server.url, tmp_path / "fresh.db", wanted)
+    assert contents(opened(path)) == await history_of(nats_server.url, tmp_path / "fresh.db", wanted)
 
 
 async def test_what_the_log_lost_while_nobody_read_is_said_and_the_rest_is_kept(
@@ -191,7 +191,7 @@ async def test_what_the_log_lost_while_nobody_read_is_said_and_the_rest_is_kept(
     async with historian(nats_server.url, path) as running:
         await at(path, last)
         assert running.rebuilds == 0
-    db = Database(path)
+    db = opened(path)
     assert list(db.query("SELECT * FROM gaps")) == [
         {"first_seq": first + 1, "last_seq": first + 100, "reason": "trimmed"}
     ]
@@ -211,7 +211,7 @@ async def test_a_server_that_goes_and_comes_leaves_no_trace_in_the_rows(
             nats_server.restart()
             await until(partial(answers, nats_client), "the server is back")
         await at(path, wanted)
-    assert contents(Database(path)) == await history_of(nats_server.url, tmp_path / "fresh.db", wanted)
+    assert contents(opened(path)) == await history_of(nats_server.url, tmp_path / "fresh.db", wanted)
 
 
 async def answers(client: Client) -> bool:
@@ -314,7 +314,7 @@ async def test_a_damaged_history_is_set_aside_and_built_anew(
 def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, made: str) -> None:
     path = tmp_path / "mine.db"
     if made == "another":
-        Database(path).table("precious").insert({"a": 1})
+        opened(path).table("precious").insert({"a": 1})
     else:
         path.write_text("a" * 5000)
     data = path.read_bytes()

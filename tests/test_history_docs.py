@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 from pathlib import Path
 
 import pytest
-from sqlite_utils import Database
 
 from histories import history
-from history_rig import built
+from history_rig import built, closes_databases, opened  # noqa: F401 - a fixture
 from sickbay.config import Settings
 from sickbay.historian.book import IN_MEMORY, Book
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "history.md").read_text(encoding="utf-8")
-MADE = Book.open(IN_MEMORY).db
+BOOK = Book.open(IN_MEMORY)
+MADE = BOOK.db
+atexit.register(BOOK.close)
 TABLES = [name for name in MADE.table_names() if not name.startswith(("_", "sqlite_")) and "_fts" not in name]
 
 
@@ -53,7 +55,7 @@ def test_it_opens_in_any_sqlite_program_as_it_is(tmp_path: Path) -> None:
     """Every view is read by a connection that knows no function of ours, and foreign keys lead somewhere."""
     path = tmp_path / "history.db"
     built(history(1, 800), path=path).close()
-    db = Database(path)
+    db = opened(path)
     for view in db.view_names():
         assert list(db.query(f"SELECT * FROM {view} LIMIT 50")), view
     assert list(db.conn.execute("PRAGMA foreign_key_check")) == []

@@ -79,11 +79,12 @@ def history(
         if path is None:
             raise SaysNo("no history is kept here: name its file (--history, SICKBAY_HISTORY) or a log (--from)")
         database, where = open_for_reading(path), path
-    end_ms = now_ms(database, live=source is None)
-    since_ms, until_ms = _moment("--since", since, end_ms), _moment("--until", until, end_ms)
-    if since_ms >= until_ms:
-        raise typer.BadParameter(f"--since {since} is not before --until {until}")
-    found = report(database, provider_name(provider), model, since_ms, until_ms)
+    with contextlib.closing(database.conn):
+        end_ms = now_ms(database, live=source is None)
+        since_ms, until_ms = _moment("--since", since, end_ms), _moment("--until", until, end_ms)
+        if since_ms >= until_ms:
+            raise typer.BadParameter(f"--since {since} is not before --until {until}")
+        found = report(database, provider_name(provider), model, since_ms, until_ms)
     if as_json:
         print_json(msgspec.to_builtins(found))
     elif as_csv:

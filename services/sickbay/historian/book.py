@@ -214,9 +214,7 @@ def _prepare(path: Path, connection: sqlite3.Connection) -> None:
     if tables and application_id != APPLICATION_ID:
         raise HistoryRefused(path, "it is a database of something else")
     db = Database(connection)
-    unknown = {one.name for one in migrations.applied(db)} - {
-        one.name for one in migrations.pending(Database(memory=True))
-    }
+    unknown = {one.name for one in migrations.applied(db)} - _known()
     if unknown:
         raise HistoryUnusable(path, f"it was made by a later version of Sickbay ({', '.join(sorted(unknown))})")
     connection.execute("PRAGMA journal_mode = WAL")
@@ -227,3 +225,9 @@ def _prepare(path: Path, connection: sqlite3.Connection) -> None:
     after = [one.name for one in migrations.applied(db) if one.name not in before]
     if before and after:
         _log.warning("the history %s is carried over to this version: %s", path, json.dumps(after))
+
+
+def _known() -> set[str]:
+    """The migrations of this version: all that an empty database lacks."""
+    with contextlib.closing(sqlite3.connect(IN_MEMORY)) as empty:
+        return {one.name for one in migrations.pending(Database(empty))}

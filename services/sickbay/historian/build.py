@@ -19,6 +19,15 @@ COMMIT_EVENTS: Final = 50_000
 def built_from(source: Path, path: Path = IN_MEMORY, keep: Keep | None = None) -> Book:
     """Read a log file into a new history. Raises `LogFileError`, `OSError`, `HistoryRefused`."""
     book = Book.open(path, keep or Keep(minutes_days=0, hours_days=0))
+    try:
+        _fill(book, source)
+    except BaseException:
+        book.close()
+        raise
+    return book
+
+
+def _fill(book: Book, source: Path) -> None:
     fleet, history, intake, first_seq = Fleet(), History(), Intake(), 0
     gaps: list[tuple[int, int, str]] = []
 
@@ -46,4 +55,3 @@ def built_from(source: Path, path: Path = IN_MEMORY, keep: Keep | None = None) -
             write()
     if history.events:
         write()
-    return book

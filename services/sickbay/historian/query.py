@@ -104,12 +104,15 @@ def open_for_reading(path: Path) -> Database:
     """A history that another process may be writing. Raises `HistoryRefused`."""
     if not path.exists():
         raise HistoryRefused(path, "there is no history yet; `sickbay serve` or `sickbay historian` makes it")
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
-        if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            raise HistoryRefused(path, "it is no history")
+        application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     except sqlite3.Error as error:
+        connection.close()
         raise HistoryRefused(path, str(error)) from error
+    if application_id != APPLICATION_ID:
+        connection.close()
+        raise HistoryRefused(path, "it is no history")
     return Database(connection)
 
 
