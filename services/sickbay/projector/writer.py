@@ -80,6 +80,7 @@ class GateWriter:
         self._link, self._acks, self._view, self._state = state.link, acks, view, state
         self._wake, self._claim_now = wake, claim_now
         self._claimed_s = -math.inf
+        self._turn = 0  # rises when the writer's part is lost
         self._revision = 0  # of one's own last checkpoint
         self._hot: dict[str, None] = {}
         self._due: dict[str, None] = {}
@@ -103,7 +104,7 @@ class GateWriter:
     async def claim(self, checkpoint: Checkpoint) -> bool:
         """Compare and set the checkpoint; True if it is one's own now. Loses the writer's part to whoever has
         it, but not because nobody answered."""
-        sent_s = time.monotonic()
+        sent_s, turn = time.monotonic(), self._turn
         standing = self._view.map.standing.get(CHECKPOINT_KEY, (0, 0))[0]
         expected = max(standing, self._revision) or self._beneath.get(CHECKPOINT_KEY, 0)
         ack = await self._put_checkpoint(checkpoint, expected)
@@ -115,6 +116,8 @@ class GateWriter:
                 return False
             sent_s = time.monotonic()
             ack = await self._put_checkpoint(checkpoint, revision)
+        if isinstance(ack, Stored) and turn != self._turn:
+            return False  # the part was lost meanwhile, and with it what is known of the bucket
         if isinstance(ack, Stored):
             self._claimed_s, self._revision = sent_s, ack.seq
             self.is_writer, self.claim_wanted = True, False
@@ -150,6 +153,7 @@ class GateWriter:
 
     def demote(self) -> None:
         """Somebody else writes, or nobody can say: put nothing more."""
+        self._turn += 1
         if self.is_writer:
             self.demotions += 1
         self.is_writer = self.claim_wanted = False
