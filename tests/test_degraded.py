@@ -265,6 +265,11 @@ def test_a_trial_is_judged_at_its_end_and_not_at_its_first_content(log: Log) -> 
     assert document(story, log, 40)["holds"][0]["clean_trials"] == 0
 
 
+def test_first_contents_do_not_end_the_probation(log: Log) -> None:
+    story = held_by_five(log).when(*(log.answered(at_s=31, seen_seq=12) for _ in range(30))).then()
+    assert document(story, log, 31)["holds"][0]["uncheckable"] == 0
+
+
 def test_a_success_before_the_end_does_not_end_it(log: Log) -> None:
     story = held_by_five(log).when(*clean(log, 20, 9, seen_seq=12)).then()
     story.then_decision(TARGET, log.ms(30 - MS), allowed=False)
@@ -413,6 +418,12 @@ def test_one_model_is_never_the_host(log: Log) -> None:
             },
         )
     )
+
+
+def test_what_a_clear_of_the_host_made_void_is_not_counted_against_it(log: Log) -> None:
+    story = given(*damaged(log, 0, "a", 9)).when(log.override("clear", at_s=1, scope=HOST))
+    story.when(*damaged(log, 2, "b", 5, seen_seq=10))
+    assert holds(story) == []
 
 
 def test_two_damaged_models_of_a_host_whose_others_are_clean_are_held_themselves(log: Log) -> None:

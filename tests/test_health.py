@@ -133,6 +133,15 @@ def test_a_failing_liveness_check_degrades_until_something_good_comes(log: Log) 
     story.when(log.probe("liveness", ok=False, at_s=5)).when(log.outcome("ok", at_s=6)).then(became("healthy"))
 
 
+def test_an_answer_ends_a_failing_check_also_while_faults_still_count(log: Log) -> None:
+    story = given(
+        log.outcome("server_error", at_s=0), log.outcome("ok", at_s=1), log.probe("liveness", ok=False, at_s=2)
+    )
+    story.when(log.outcome("ok", at_s=3))
+    assert says(story, log, 4)[:2] == ("degraded", "faults")
+    assert says(story, log, 61)[:2] == ("healthy", "answer")
+
+
 def test_failed_checks_are_forgotten_after_a_day(log: Log) -> None:
     story = given(*(log.probe("readiness", ok=False, at_s=n) for n in range(3)))
     assert health(story, log, DAY_S + 2 - MS).word == "unhealthy"
@@ -232,6 +241,10 @@ def test_a_wider_clear_makes_what_was_before_it_void(log: Log) -> None:
     story = given(*(log.outcome("model_unavailable", at_s=0) for _ in range(2)))
     story.when(log.override("clear", at_s=1, scope=Scope("openrouter.ai")))
     assert says(story, log, 2) == ("unknown", "nothing", None)
+    credential, host = Scope("openrouter.ai", "team-a"), Scope("openrouter.ai")
+    story = given(log.override("hold", at_s=3, scope=credential, until_s=900), log.outcome("ok", at_s=4))
+    story.when(log.override("clear", at_s=5, scope=host))
+    assert says(story, log, 6) == ("unknown", "nothing", None)
 
 
 def test_a_probe_without_a_lease_is_evidence_for_health_alone(log: Log) -> None:

@@ -56,7 +56,7 @@ def says(case: Case) -> Says:
     """
     if case.row.sample == "none":
         return "nothing"
-    if not case.is_attempt or not case.event.checkable:
+    if not case.event.checkable:
         return "unchecked"
     if case.row.sample == "clean":
         return "clean"
