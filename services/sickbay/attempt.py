@@ -217,6 +217,9 @@ class Attempt:
             raise Held(self.target, decision)
         if trial is not None and trial.is_self_given:
             decision = msgspec.structs.replace(decision, source="local")
+        # One that was used before begins anew: what comes now is another outcome, and its lease has to end with it.
+        self.verdict = self.outcome = self._ttft_s = self._status = self._charset = None
+        self.error_text, self._text, self._ended_s = "", b"", 0.0
         self.decision, self._trial = decision, trial
         self._seen = self._desk.seen()
         self._began_s = self._monotonic()
@@ -288,24 +291,27 @@ class Attempt:
     def _classify(
         self, status: int | None, headers: Mapping[str, str], body: str | bytes, fault: str | None = None
     ) -> Verdict:
-        return classify(
-            status=status,
-            headers=headers,
-            body=body,
-            requested_model=self.target.model,
-            provider=self.target.provider.partition("#")[0],
-            error=fault,
-            stream=self._stream,
-            prompt_ascii=self._prompt_ascii,
-            client_capped=self._client_capped,
-        )
+        try:
+            return classify(
+                status=status,
+                headers=headers,
+                body=body,
+                requested_model=self.target.model,
+                provider=self.target.provider.partition("#")[0],
+                error=fault,
+                stream=self._stream,
+                prompt_ascii=self._prompt_ascii,
+                client_capped=self._client_capped,
+            )
+        except (AttributeError, TypeError):  # what was given as the target is none
+            return UNKNOWN
 
     def _note(self, status: int, headers: Mapping[str, str] | None, body: str | bytes) -> None:
         self._status = status
         self._text = body
         try:
             found = [value for name, value in (headers or {}).items() if name.lower() == "content-type"]
-        except (AttributeError, TypeError, ValueError):  # headers in a form of the caller's own
+        except Exception:  # noqa: BLE001 - headers in a form of the caller's own may do anything
             found = []
         self._charset = _charset(found[0] if found else "")
 

@@ -326,11 +326,18 @@ class Sickbay:
     def _record(
         self, target: Target, event: Reportable, own_seen: int | None, own_trial: list[Lease] | None = None
     ) -> int:
-        known = self.gate.target_of(target) if isinstance(target, Target) else target
-        with self.overlay.lock:
-            n = self.reporter.record(known, event)
-            if n:
-                self.overlay.record(known, event, seen=own_seen, trial=own_trial or None, n=n)
+        try:
+            known = self.gate.target_of(target)
+        except (AttributeError, TypeError):
+            known = target  # it is no target: the reporter says which field is wrong
+        try:
+            with self.overlay.lock:
+                n = self.reporter.record(known, event)
+                if n:
+                    self.overlay.record(known, event, seen=own_seen, trial=own_trial or None, n=n)
+        except Exception:  # noqa: BLE001 - nothing on a router's request path raises
+            _log.exception("an event could not be recorded")
+            return 0
         return n
 
     # Calls that holds kept away.
