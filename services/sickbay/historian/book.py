@@ -10,6 +10,7 @@ Belongs to the thread that opened it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import sqlite3
@@ -185,10 +186,8 @@ class Book:
 
 def set_aside(path: Path, why: str) -> Path:
     """Give a history that cannot be gone on with another name, and say so: nothing that it knew is lost."""
-    for number in range(1, 10_000):
-        aside = path.with_name(f"{path.stem}.before-{number}{path.suffix}")
-        if not aside.exists():
-            break
+    names = (path.with_name(f"{path.stem}.before-{number}{path.suffix}") for number in itertools.count(1))
+    aside = next(name for name in names if not name.exists())
     for ending in ("-wal", "-shm", ""):
         file = path.with_name(path.name + ending)
         if file.exists():

@@ -160,8 +160,8 @@ class Historian:
     async def _close(self) -> None:
         writing, self._writing = self._writing, None
         if writing is not None:
-            await asyncio.wait([writing])
-            writing.cancelled() or writing.exception()  # whoever comes next reads how far it came
+            # What it raises is of no account here: whoever opens the file next reads how far it came.
+            await asyncio.gather(writing, return_exceptions=True)
         book, self._book = self._book, None
         if book is not None:
             await self._in_thread(book.close)
