@@ -119,13 +119,13 @@ async def test_killed_at_random_points_the_rows_are_those_of_a_history_built_fro
     await ensure(nats_client, None)
     monkeypatch.setattr("sickbay.projector.keeper.SNAPSHOT_EVENTS", 400)
     rng, path, url = random.Random(7), tmp_path / "killed.db", nats_server.url
-    recorded = history(7, 7500, targets=40)
+    recorded = history(7, 6000, targets=40)
     link = Link(NatsOptions.from_url(url))
     link.start()
     projector = Projector(link, name="p")
     folding = asyncio.create_task(projector.run()) if with_projector else None
     killed_at = set[int]()
-    for begin in range(0, 7500, 1500):
+    for begin in range(0, 6000, 1500):
         child = Killable(url, path)
         try:
             await publish(nats_client, recorded[begin : begin + 750])
@@ -147,7 +147,7 @@ async def test_killed_at_random_points_the_rows_are_those_of_a_history_built_fro
         projector.stop()
         await folding
     await link.close()
-    assert len(killed_at) > 3, "the kills hit different moments"
+    assert len(killed_at) > 2, "the kills hit different moments"
     rows = contents(opened(path))
     assert rows == await history_of(url, tmp_path / "fresh.db", last)
     assert rows["holds"] and rows["unread"] and rows["calls_by_minute"]
