@@ -84,7 +84,7 @@ class Folding:
         """Sequences missing inside the log."""
         self.poison: Counter[str] = Counter()
         """Messages that could not be read, by reason."""
-        self.is_over = False
+        self.is_over = end.seq is not None and fleet.seq >= end.seq
         """The end was reached: what comes is not taken any more."""
         self.latest_ms = fleet.time_ms
         self._end, self._told = end, told
@@ -110,7 +110,7 @@ class Folding:
         self._apply(batch, begin, stop)
         latest_ms = max(batch.times_ms)
         self.latest_ms = max(self.latest_ms, latest_ms)
-        self.is_over = stop < len(batch.seqs)
+        self.is_over = stop < len(batch.seqs) or batch.seqs[-1] == self._end.seq
 
     def _apply(self, batch: Batch, begin: int, end: int) -> int:
         if end <= begin:

@@ -103,9 +103,9 @@ class Wanted(NamedTuple):
 
 
 async def _wanted(client: Client | None, first: str | None, last: str | None, asks: Path | None) -> Wanted:
-    now_ms = (await place_of(client, "now")).time_ms or 0
     places = [TO_THE_END if text is None else await place_of(client, text) for text in (first, last)]
-    return Wanted(places[0], places[1], None if asks is None else read_asks(asks, now_ms=now_ms))
+    now = await place_of(client, "now") if asks is not None else TO_THE_END
+    return Wanted(places[0], places[1], None if asks is None else read_asks(asks, now_ms=now.time_ms or 0))
 
 
 class Replay(NamedTuple):
