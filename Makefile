@@ -11,7 +11,7 @@ JOBS ?= 2
 # What `make test` hands on to pytest, for example `make test ARGS='-k breaker'`.
 ARGS ?=
 
-.PHONY: setup demo test lint format types bench docs constraints clean help
+.PHONY: setup demo test sim lint format types bench docs constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,12 @@ demo: $(READY)  ## see a fleet learn one lesson: real processes on this machine,
 
 test: $(READY)  ## every test, most of them against real nats-servers; under 5 minutes on two cores
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS)
+
+# Without SEED it goes on from seed 1 for SECONDS; SEED=7 is one history, SEED=1:500 so many.
+SECONDS ?= 60
+SEED ?=
+sim: $(READY)  ## simulated fleets and all that can go wrong with them: SECONDS=600, or SEED=7 to run one again
+	cd tests && ../$(BIN)/python -m sim.run $(if $(SEED),$(SEED),--seconds $(SECONDS)) --jobs $(JOBS)
 
 lint: $(READY)  ## ruff: rules and format
 	$(BIN)/ruff check .
