@@ -116,14 +116,13 @@ def _svg(row: Row, result: Result) -> str:
     scale = _Scale(result.from_ms, result.to_ms)
     top = CALLS_HEIGHT + 6 if row.traffic else 2
     wide = _wide_holds(row, result)
-    parts = list(_bars(row, result.bucket_ms, scale))
+    bottom = top + 2 * (LANE + 4)
+    parts = [*_axis(scale, bottom), *_bars(row, result.bucket_ms, scale)]
     for at, side in enumerate(_SIDES):
         y = top + at * (LANE + 4)
         parts.append(f'<rect class="lane" x="{LEFT}" y="{y}" width="{WIDTH - 2 * LEFT}" height="{LANE}" rx="2"/>')
         parts += [_span(hold, scale, y, f"f-{side} wide") for hold in wide[at]]
         parts += [_span(hold, scale, y, f"f-{side}") for hold in row.holds[at]]
-    bottom = top + 2 * (LANE + 4)
-    parts += _axis(scale, bottom)
     label = escape(f"Calls and holds of {row.provider} {row.model or ''}".strip(), quote=True)
     return f'<svg viewBox="0 0 {WIDTH} {bottom + 18}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
 

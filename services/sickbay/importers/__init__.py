@@ -1,0 +1,1 @@
+"""History of other systems as a log file: `sickbay import FORMAT FILE -o OUT` (docs/import.md)."""
