@@ -89,6 +89,7 @@ FIELDS: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "limit_ms": DURATION,
         "queued_ms": DURATION,
         "usage": st.booleans(),
+        "signature": TEXT,
         "trial": TRIAL,
         "seen_seq": st.none() | NUMBER,
         "interval_s": st.none() | st.floats(0, 1e6),
