@@ -20,7 +20,7 @@ from nats.aio.client import Client
 from sickbay_events import CallOutcome, Override, ProbeResult, Scope, Target, encode, parse_rfc3339, rfc3339
 from sickbay_events.codec import outcome_subject, override_subject, probe_subject
 
-from .bus.connect import BusError
+from .bus.connect import BusError, PermissionDenied, request
 from .bus.jetstream import JetStreamApi
 from .bus.topology import CONTROL, NoJetStream
 
@@ -130,10 +130,12 @@ def _end(until: object, for_s: object, now_ms: int) -> str:
 async def log_now_ms(client: Client) -> int:
     """The clock by which the log stamps events, asked of the server.
 
-    Raises `NotStored` where no stream answers (no services yet, or no permission to ask).
+    Raises `NotStored` where no stream answers (no services yet), `PermissionDenied`.
     """
     try:
         info = await JetStreamApi(client, timeout_s=ACK_TIMEOUT_S).request(f"STREAM.INFO.{CONTROL}")
+    except PermissionDenied:
+        raise
     except (BusError, nats.errors.Error, OSError) as error:
         raise NotStored(CONTROL, f"its stream does not answer ({_said(error)}); is `sickbay serve` running?") from error
     return parse_rfc3339(info["ts"])
@@ -177,7 +179,8 @@ def new_id() -> str:
 
 
 async def publish(client: Client, subject: str, payload: bytes, msg_id: str, *, expect_seq: int | None = None) -> Ack:
-    """Publish into whichever stream takes the subject and wait for its word. Raises `NotStored`, `NoJetStream`.
+    """Publish into whichever stream takes the subject and wait for its word. Raises `NotStored`, `NoJetStream`,
+    and `PermissionDenied` at once where the user may not publish it.
 
     `expect_seq`: only if the subject's last message has this sequence (0: there is none).
     """
@@ -185,7 +188,7 @@ async def publish(client: Client, subject: str, payload: bytes, msg_id: str, *, 
     if expect_seq is not None:
         headers["Nats-Expected-Last-Subject-Sequence"] = str(expect_seq)
     try:
-        reply = await client.request(subject, payload, timeout=ACK_TIMEOUT_S, headers=headers)
+        reply = await request(client, subject, payload, timeout_s=ACK_TIMEOUT_S, headers=headers)
     except nats.errors.NoRespondersError:
         raise NotStored(subject, "no stream takes it; is `sickbay serve` running against this NATS?") from None
     except (TimeoutError, nats.errors.Error) as error:
@@ -203,5 +206,5 @@ async def publish(client: Client, subject: str, payload: bytes, msg_id: str, *, 
 
 def _said(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
-        return f"no answer in {ACK_TIMEOUT_S:.0f} s: the stream has no leader, or the NATS user may not publish it"
+        return f"no answer in {ACK_TIMEOUT_S:.0f} s: the stream has no leader"
     return str(error) or type(error).__name__

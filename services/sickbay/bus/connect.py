@@ -11,6 +11,7 @@ behind a silent network is noticed after four minutes. For a connection that is 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import re
 import ssl
@@ -20,10 +21,12 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from weakref import WeakKeyDictionary
 
 import msgspec
 import nats.errors
 from nats.aio.client import Client, Server
+from nats.aio.msg import Msg
 
 from .bulk import bulk_parser
 
@@ -190,6 +193,8 @@ class _Watch:
         self.connected = False
         self.backoff = Backoff()
         self.client: Client | None = None
+        self.asking: dict[str, set[asyncio.Future[Msg]]] = {}
+        """Requests that wait for an answer, by subject."""
         self._servers_count = servers_count
         self._on_error = on_error
 
@@ -201,8 +206,14 @@ class _Watch:
             self.refused = self.refused or "authorization violation" in text.lower()
             if self.refused or len(self.reasons) >= self._servers_count:
                 raise _GiveUp
-        elif self._on_error is not None:
-            self._on_error(self._named(error))
+            return
+        named = self._named(error)
+        if isinstance(named, PermissionDenied) and named.action == "publish":
+            for asked in self.asking.get(named.subject, ()):
+                if not asked.done():
+                    asked.set_exception(named)
+        if self._on_error is not None:
+            self._on_error(named)
 
     def _named(self, error: Exception) -> Exception:
         # The parser keeps the server's words as they came; nats-py has put the subject in lower case.
@@ -220,6 +231,34 @@ class _Watch:
             transport.close()  # nats-py forgets the socket of an attempt that timed out
         fewest = min(servers, key=lambda server: server.reconnects)
         return fewest, 0.0 if fewest.reconnects == 0 else self.backoff.wait_s()
+
+
+_watches: WeakKeyDictionary[Client, _Watch] = WeakKeyDictionary()
+
+
+async def request(
+    client: Client, subject: str, payload: bytes = b"", *, timeout_s: float, headers: dict[str, str] | None = None
+) -> Msg:
+    """The client's own request, but what its user may not publish raises `PermissionDenied` at once, not a time-out.
+
+    Raises what that raises besides: `TimeoutError`, `nats.errors.Error`.
+    """
+    watch = _watches.get(client)
+    if watch is None:  # made elsewhere, by somebody with callbacks of his own
+        return await client.request(subject, payload, timeout=timeout_s, headers=headers)
+    asked = asyncio.ensure_future(client.request(subject, payload, timeout=timeout_s, headers=headers))
+    denied: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+    waiting = watch.asking.setdefault(subject, set())
+    waiting.add(denied)
+    try:
+        await asyncio.wait((asked, denied), return_when=asyncio.FIRST_COMPLETED)
+        return denied.result() if denied.done() else asked.result()
+    finally:
+        asked.cancel()
+        denied.cancel()
+        waiting.discard(denied)
+        if not waiting:
+            watch.asking.pop(subject, None)
 
 
 async def connect(
@@ -278,6 +317,7 @@ async def connect_once(
     bulk_parser(client)
     watch = _Watch(len(options.servers), on_error)
     watch.client = client
+    _watches[client] = watch
 
     async def disconnected() -> None:
         watch.backoff.restart()
@@ -286,7 +326,7 @@ async def connect_once(
 
     began = time.monotonic()
     try:
-        await asyncio.wait_for(
+        connecting = asyncio.ensure_future(
             client.connect(
                 error_cb=watch.error,
                 disconnected_cb=disconnected,
@@ -294,9 +334,11 @@ async def connect_once(
                 closed_cb=closed_cb,
                 reconnect_to_server_handler=watch.next_server,
                 **client_arguments(options),
-            ),
-            timeout_s,
+            )
         )
+        # When it is cancelled as it fails, nobody else looks at what it raised, and asyncio would complain of that.
+        connecting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait_for(connecting, timeout_s)
     except (_GiveUp, OSError, nats.errors.Error) as error:
         watch.connected = True  # what closing it says is nobody's concern
         await _discard(client)
@@ -338,9 +380,15 @@ def client_arguments(options: NatsOptions) -> dict[str, Any]:
         except (OSError, ssl.SSLError) as error:
             raise OptionsError(f"tls_ca, tls_cert, tls_key: not readable as PEM files: {error}") from error
         given["tls"] = context
+        logging.getLogger("asyncio").addFilter(_is_worth_saying)
     if options.tls_hostname is not None:
         given["tls_hostname"] = options.tls_hostname
     return given
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """nats-py goes over to TLS on an open connection, and at each one's end asyncio then warns of what is not amiss."""
+    return "returning true from eof_received()" not in record.getMessage()
 
 
 async def _discard(client: Client) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from .connect import BusError
+from .connect import BusError, request
 
 NO_MESSAGE_FOUND = 10037
 STREAM_NOT_FOUND = 10059
@@ -47,7 +47,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
 
 class JetStreamApi:
     """Requests to the JetStream API over `client`. Each raises `ApiError`, `nats.errors.NoRespondersError`
-    (no JetStream at this moment) or `TimeoutError` after `timeout_s`."""
+    (no JetStream at this moment), `PermissionDenied`, or `TimeoutError` after `timeout_s`."""
 
     def __init__(self, client: Client, *, timeout_s: float) -> None:
         self._client = client
@@ -56,7 +56,7 @@ class JetStreamApi:
     async def request(self, api: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """One request to `$JS.API.<api>`; its answer as a dict."""
         payload = b"" if body is None else json.dumps(body).encode()
-        reply = await self._client.request(f"$JS.API.{api}", payload, timeout=self._timeout_s)
+        reply = await request(self._client, f"$JS.API.{api}", payload, timeout_s=self._timeout_s)
         answer: dict[str, Any] = json.loads(reply.data)
         if error := answer.get("error"):
             raise ApiError(api, int(error.get("err_code") or error.get("code", 0)), error.get("description", ""))
@@ -75,7 +75,7 @@ class JetStreamApi:
 
     async def delete_consumer(self, stream: str, consumer: str) -> None:
         """Drop a consumer; quiet if that fails, since the server drops unused ones by itself."""
-        with suppress(ApiError, nats.errors.Error, OSError):
+        with suppress(BusError, nats.errors.Error, OSError):
             await self.request(f"CONSUMER.DELETE.{stream}.{consumer}")
 
     async def message_at(

@@ -28,8 +28,9 @@ import nats.errors
 from nats.aio.client import Client
 
 from .bulk import Item, subscribe_bulk
+from .connect import BusError, PermissionDenied
 from .feed import Chunk, Feed, chunk_of, piece
-from .jetstream import ApiError, JetStreamApi, StreamAt
+from .jetstream import JetStreamApi, StreamAt
 
 __all__ = ["CaughtUp", "Chunk", "Event", "Gap", "Interrupted", "LogChanged", "LogReader", "Resumed", "Source"]
 
@@ -227,7 +228,9 @@ class LogReader:
             return
         try:
             await self._open(client)
-        except (ApiError, nats.errors.Error, OSError) as error:  # a TimeoutError is an OSError
+        except (BusError, nats.errors.Error, OSError) as error:  # a TimeoutError is an OSError
+            if isinstance(error, PermissionDenied) and not self.resumes:
+                raise  # it has never been otherwise, and no wait makes it so
             await self._interrupt(str(error) or type(error).__name__)
             await self._wait_to_retry()
 
@@ -317,7 +320,7 @@ class LogReader:
             if seq != expected:
                 try:
                     gap = await self._gap(api, expected, seq - 1)
-                except (ApiError, nats.errors.Error, OSError) as error:
+                except (BusError, nats.errors.Error, OSError) as error:
                     gap, reason = None, str(error) or type(error).__name__
                 else:
                     reason = f"sequence {expected} was not sent"

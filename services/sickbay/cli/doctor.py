@@ -16,7 +16,7 @@ from nats.aio.client import Client
 
 from sickbay_events import parse_rfc3339
 
-from ..bus.connect import BusError, ConnectError, NatsOptions, PermissionDenied, connect
+from ..bus.connect import BusError, ConnectError, NatsOptions, PermissionDenied, connect, request
 from ..bus.jetstream import ApiError, JetStreamApi
 from ..bus.topology import DEAD, GATE_STREAM, LOG, Limits, NoJetStream, TopologyReport, check, require_jetstream
 from ..config import Settings
@@ -240,9 +240,9 @@ async def _disk_sync(folder: Path, client: Client) -> list[Finding]:
             do = "" if always else "a power cut may lose acknowledged events: `sickbay serve --sync-always`"
             return [Finding(what="disk sync", level="ok" if always else "note", found=found, do=do)]
     try:
-        reply = await client.request("$SYS.REQ.SERVER.PING.JSZ", b"", timeout=PERMISSION_WAIT_S)
+        reply = await request(client, "$SYS.REQ.SERVER.PING.JSZ", timeout_s=PERMISSION_WAIT_S)
         jetstream = json.loads(reply.data)["data"]["config"]
-    except (nats.errors.Error, OSError, KeyError, ValueError):
+    except (BusError, nats.errors.Error, OSError, KeyError, ValueError):
         do = "look for sync_interval in the server's jetstream block; without it: every 2 minutes, `always` is safest"
         return [Finding(what="disk sync", level="note", found="only the system account may ask", do=do)]
     always = bool(jetstream.get("sync_always"))

@@ -13,6 +13,7 @@ from rich.text import Text
 from sickbay_events import Scope, Target, rfc3339
 from sickbay_projections import Fleet
 
+from ..bus.connect import PermissionDenied
 from ..operate import ActRefused, scope_of
 from ..pastview import PastView, state_at
 from ..replay import TO_THE_END, Bound
@@ -74,7 +75,13 @@ def explain(
         async with connected(nats, data) as client:
             if at is None and seq is None and not replica:
                 question = {"provider": name} if model is None else {"provider": name, "model": model}
-                return Told(await ask(client, "sickbay.v1.explain", question), await trace(client, scope))
+                state = await ask(client, "sickbay.v1.explain", question)
+                try:
+                    return Told(state, await trace(client, scope))
+                except PermissionDenied as error:
+                    if state is None:
+                        raise
+                    return Told(state, [], denied=str(error))
             bound = await place_of(client, at) if at is not None else Bound(seq=seq) if seq else TO_THE_END
             return await told_of_then(client, scope, bound, tuple(replica or ()))
 
@@ -83,7 +90,8 @@ def explain(
     if as_json:
         facts = {"scope": scope.key, "state": told.state, "events": msgspec.to_builtins(story)}
         past = {"base": told.base, "replicas": told.replicas} if told.base is not None else {}
-        print_json({**facts, **past})
+        denied = {"denied": told.denied} if told.denied else {}
+        print_json({**facts, **past, **denied})
         return
     out = console()
     if told.base is not None:
@@ -94,6 +102,8 @@ def explain(
     if story:
         cells = [(s.seq, rfc3339(s.time_ms)[11:23], s.replica, s.what, s.effect) for s in story]
         out.print(rows(table("seq", "time", "from", "event", "effect"), cells))
+    elif told.denied:
+        out.print(f"the events are for an operator's user: {told.denied}", markup=False)
     else:
         out.print("the log has no event of it that changed anything")
 
@@ -105,6 +115,8 @@ class Told(NamedTuple):
     steps: list[Step]
     base: dict[str, Any] | None = None
     replicas: tuple[dict[str, Any], ...] = ()
+    denied: str = ""
+    """Why the events cannot be told: a user who only looks may read the state, and no consumer of the log."""
 
 
 async def told_of_then(client: Client, scope: Scope, bound: Bound, replicas: tuple[str, ...]) -> Told:

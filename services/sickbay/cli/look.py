@@ -19,6 +19,7 @@ from rich.text import Text
 from sickbay_events import GateEntry, rfc3339
 from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY
 
+from ..bus.connect import request
 from ..bus.entries import read_entries
 from ..bus.topology import GATE_PREFIX as GATE_SUBJECT
 from ..bus.topology import GATE_STREAM
@@ -49,7 +50,7 @@ def add(app: typer.Typer) -> None:
 async def ask(client: Client, subject: str, question: dict[str, Any]) -> dict[str, Any] | None:
     """Ask the services; None if none answers. Raises `SaysNo` with the reason of a refusal."""
     try:
-        reply = await client.request(subject, json.dumps(question).encode(), timeout=RPC_TIMEOUT_S)
+        reply = await request(client, subject, json.dumps(question).encode(), timeout_s=RPC_TIMEOUT_S)
     except nats.errors.NoRespondersError:
         return None
     except TimeoutError:

@@ -1,0 +1,75 @@
+"""The command that writes a NATS configuration: nats-config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .base import AsJson, console, print_json, rows, table
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("nats-config")(nats_config)
+
+
+def nats_config(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files; servers read them there.")],
+    *,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or IP by which clients reach the server; repeatable; default localhost."),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of the first server.")] = 4222,
+    cluster: Annotated[int, typer.Option(metavar="N", help="How many servers: 1, 3 or 5.")] = 1,
+    router: Annotated[
+        list[str] | None,
+        typer.Option(help="A router with a user of its own, who reports under this name only; repeatable."),
+    ] = None,
+    store: Annotated[Path | None, typer.Option(help="Folder of the streams; default DIR/store.")] = None,
+    store_gib: Annotated[float, typer.Option("--store-gib", help="Disk that the streams may fill, GiB.")] = 20,
+    sync_interval: Annotated[
+        str, typer.Option(metavar="TIME", help="How often to sync to the disk: always, or such as 10s.")
+    ] = "10s",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite, with new passwords and certificates.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a NATS server's configuration: TLS, accounts, and one user a role who may do no more than it must.
+
+    Example: sickbay nats-config /etc/sickbay/nats --host nats.internal --router router-1 --router router-2
+    """
+    from ..natsconfig import Plan, write  # with cryptography, which no other command needs
+
+    hosts = tuple(host) if host else Plan(folder=folder).hosts if cluster == 1 else ("localhost",)
+    plan = Plan(
+        folder=folder,
+        hosts=hosts,
+        port=port,
+        cluster=cluster,
+        routers=tuple(router or ()),
+        store=store,
+        store_gib=store_gib,
+        sync=sync_interval,
+    )
+    made = write(plan, force=force)
+    if as_json:
+        print_json(
+            {
+                "files": [str(path) for path in made.files],
+                "servers": [str(path) for path in made.servers],
+                "roles": {role.name: {"account": role.account, "says": role.says} for role in made.roles},
+                "valid_until": made.valid_until.isoformat(),
+            }
+        )
+        return
+    out = console()
+    out.print(f"{len(made.files)} files in {folder}; the certificates end on {made.valid_until:%Y-%m-%d}", markup=False)
+    out.print(rows(table("role", "environment", "may"), ((r.name, f"{r.name}.env", r.says) for r in made.roles)))
+    for path in made.servers:
+        out.print(f"start   nats-server -c {path}", markup=False, soft_wrap=True)
+    out.print(f"then    set -a; . {folder / 'services.env'}; set +a; sickbay serve", markup=False, soft_wrap=True)
+    out.print(
+        f"nats    XDG_CONFIG_HOME={folder} nats --context sickbay-operator stream ls", markup=False, soft_wrap=True
+    )

@@ -1,0 +1,205 @@
+"""Who may do what on NATS: one table of roles, each with no more than its work needs.
+
+A publisher on NATS names the subject on which it wants the answer, and whoever answers publishes there, whatever
+the asker's own permissions say. In one account with the streams a router could have a stored message, or an
+acknowledgement, written onto the view or among an operator's acts (tried). So the streams, and those who must be
+trusted with them, stand in one account; everybody else stands in another and imports single subjects. There an
+answer goes to a subject of the asker's own account, where nothing listens but the asker.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from sickbay_events import token
+
+from .bus.topology import (
+    CONTROL,
+    DEAD,
+    DEAD_PREFIX,
+    GATE_BUCKET,
+    GATE_PREFIX,
+    GATE_STREAM,
+    HEALTH_PREFIX,
+    HELD_PREFIX,
+    LOG,
+    OUTCOME_PREFIX,
+    OVERRIDE_PREFIX,
+    POLICY_SUBJECT,
+    PROBE_PREFIX,
+    RELEASED_PREFIX,
+    SNAPSHOTS_BUCKET,
+    SNAPSHOTS_STREAM,
+    TRANSITIONS,
+    TRIALS_BUCKET,
+    TRIALS_STREAM,
+    VIEW_PREFIX,
+    WARNING_PREFIX,
+)
+
+SYSTEM, SICKBAY, ROUTERS, READERS, API = "SYS", "SICKBAY", "ROUTERS", "READERS", "API"
+"""Names of the accounts. The streams are SICKBAY's."""
+
+_STREAMS: Final = (LOG, CONTROL, TRANSITIONS, DEAD, GATE_STREAM, TRIALS_STREAM, SNAPSHOTS_STREAM)
+_READABLE: Final = (LOG, CONTROL, TRANSITIONS, DEAD, GATE_STREAM)
+_TRANSITIONS: Final = tuple(f"{prefix}>" for prefix in (HELD_PREFIX, RELEASED_PREFIX, HEALTH_PREFIX, WARNING_PREFIX))
+_DERIVED: Final = (*_TRANSITIONS, f"{DEAD_PREFIX}>")
+_REPORTS: Final = (f"{OUTCOME_PREFIX}>", f"{PROBE_PREFIX}>")
+_ACTED: Final = (f"{OVERRIDE_PREFIX}>", POLICY_SUBJECT)
+_VIEW: Final = f"{VIEW_PREFIX}>"
+_QUESTIONS: Final = ("sickbay.v1.status", "sickbay.v1.decide", "sickbay.v1.explain")
+_TRIAL: Final = "sickbay.v1.trial"
+_ACTS: Final = "sickbay.operate.v1.>"
+_SERVICES_API: Final = "$SRV.>"
+_READ_VIEW: Final = (f"$JS.API.DIRECT.GET.{GATE_STREAM}", f"$JS.API.DIRECT.GET.{GATE_STREAM}.{GATE_PREFIX}>")
+_READ: Final = (
+    "$JS.API.INFO",
+    "$JS.API.STREAM.NAMES",
+    "$JS.API.STREAM.LIST",
+    *(
+        subject
+        for stream in _READABLE
+        for subject in (
+            f"$JS.API.STREAM.INFO.{stream}",
+            f"$JS.API.STREAM.MSG.GET.{stream}",
+            f"$JS.API.DIRECT.GET.{stream}",
+            f"$JS.API.DIRECT.GET.{stream}.>",
+        )
+    ),
+)
+MANY_ANSWERS: Final = (*(f"$JS.API.DIRECT.GET.{stream}" for stream in _READABLE), _SERVICES_API)
+"""Requests that are answered by more than one message."""
+
+
+class Role(msgspec.Struct, frozen=True, kw_only=True):
+    """One user of the NATS server.
+
+    publish, subscribe   subjects; outside of the account SICKBAY they are also what its account imports. Its own
+                         inbox is not in the list, and nobody may read another one's
+    answers              may answer requests, one message each
+    replica              the only name under which it reports, None for any
+    """
+
+    name: str
+    account: str
+    says: str
+    publish: tuple[str, ...] = ()
+    subscribe: tuple[str, ...] = ()
+    answers: bool = False
+    replica: str | None = None
+
+    @property
+    def inbox_prefix(self) -> str:
+        """First part of the subjects on which it gets answers."""
+        return f"_INBOX_{token(self.name)}"
+
+
+def consumers(*streams: str) -> tuple[str, ...]:
+    """What reading streams by consumers takes. Only for who is trusted: a consumer delivers where its maker says."""
+    return tuple(
+        f"$JS.API.CONSUMER.{verb}.{stream}.>" for stream in streams for verb in ("CREATE", "INFO", "DELETE", "MSG.NEXT")
+    )
+
+
+def router(name: str | None = None) -> Role:
+    """A fleet's routers, or the one router of that name, which reports under no other."""
+    own = _REPORTS
+    if name is not None:
+        own = (f"{OUTCOME_PREFIX}{token(name)}.>", f"{PROBE_PREFIX}{token(name)}.>")
+    return Role(
+        name="router" if name is None else f"router-{name}",
+        account=ROUTERS,
+        says="routers: report outcomes, ask, read the view" if name is None else f"the router {name}",
+        publish=(*own, *_QUESTIONS, _TRIAL, *_READ_VIEW),
+        subscribe=(_VIEW,),
+        replica=name,
+    )
+
+
+SERVICES: Final = Role(
+    name="services",
+    account=SICKBAY,
+    says="`sickbay serve`: folds, writes the view, answers, probes",
+    publish=(
+        "$JS.API.INFO",
+        "$JS.API.STREAM.NAMES",
+        "$JS.API.STREAM.INFO.*",
+        "$JS.API.STREAM.MSG.GET.*",
+        "$JS.API.DIRECT.GET.*",
+        "$JS.API.DIRECT.GET.*.>",
+        *(f"$JS.API.STREAM.CREATE.{stream}" for stream in _STREAMS),
+        f"$JS.API.STREAM.PURGE.{SNAPSHOTS_STREAM}",
+        *consumers(LOG, CONTROL, TRANSITIONS, DEAD),
+        *(f"$JS.API.CONSUMER.DURABLE.CREATE.{stream}.>" for stream in (TRANSITIONS, DEAD)),
+        *(f"$JS.ACK.{stream}.>" for stream in (TRANSITIONS, DEAD)),
+        f"$KV.{GATE_BUCKET}.>",
+        f"$KV.{TRIALS_BUCKET}.>",
+        f"$O.{SNAPSHOTS_BUCKET}.>",
+        *_DERIVED,
+        f"{PROBE_PREFIX}>",
+        f"{OVERRIDE_PREFIX}>",
+        POLICY_SUBJECT,
+        *_QUESTIONS,
+        _TRIAL,
+    ),
+    subscribe=("sickbay.v1.>", _ACTS, _SERVICES_API, _VIEW),
+    answers=True,
+)
+HISTORIAN: Final = Role(
+    name="historian",
+    account=SICKBAY,
+    says="`sickbay historian`: reads the log",
+    publish=(
+        "$JS.API.INFO",
+        *(f"$JS.API.{verb}.{stream}" for stream in (LOG, CONTROL) for verb in ("STREAM.INFO", "STREAM.MSG.GET")),
+        *consumers(LOG),
+    ),
+)
+OPERATOR: Final = Role(
+    name="operator",
+    account=SICKBAY,
+    says="people: look at all of it, hold, allow, clear, set the policy, keep the streams",
+    publish=(
+        "$JS.API.>",
+        "$JS.ACK.>",
+        "$JS.FC.>",
+        "$JS.SNAPSHOT.>",
+        *_REPORTS,
+        *_ACTED,
+        *_QUESTIONS,
+        _TRIAL,
+        _ACTS,
+        _SERVICES_API,
+    ),
+    subscribe=("sickbay.>", f"$KV.{GATE_BUCKET}.>", "$JS.EVENT.>"),
+)
+READER: Final = Role(
+    name="reader",
+    account=READERS,
+    says="read-only: status, explain, the streams message by message, live transitions",
+    publish=(*_QUESTIONS, *_READ, _SERVICES_API),
+    # No live outcomes: what came from another account as a request, NATS passes on to no third one.
+    subscribe=(_VIEW, *_ACTED, *_DERIVED),
+)
+HTTP_API: Final = Role(
+    name="api",
+    account=API,
+    says="the HTTP interface: reports for routers, asks, reads, carries operators' acts",
+    publish=(*_REPORTS, *_QUESTIONS, _TRIAL, _ACTS, *_READ),
+    subscribe=(_VIEW, *_DERIVED),
+)
+SYSTEM_USER: Final = Role(
+    name="system",
+    account=SYSTEM,
+    says="people: the servers themselves (`nats server report ...`)",
+    publish=(">",),
+    subscribe=(">",),
+)
+
+
+def roles(routers: tuple[str, ...] = ()) -> tuple[Role, ...]:
+    """Every role of an installation: with names of routers one for each of them, else one for all."""
+    fleet = tuple(router(name) for name in routers) or (router(),)
+    return (*fleet, SERVICES, HISTORIAN, HTTP_API, OPERATOR, READER, SYSTEM_USER)

@@ -1,0 +1,145 @@
+"""`sickbay nats-config`: a configuration that a server takes, secrets where they belong, clear refusals."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import stat
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cli_runs import sickbay
+from nats_servers import nats_server_binary
+from secured_nats import read_env
+from sickbay.certificates import Authority
+from sickbay.natsconfig import Plan, nodes, write
+from sickbay.operate import ActRefused
+from sickbay.roles import roles
+
+SHAPES = {
+    "one server": Plan(folder=Path()),
+    "three on one host": Plan(folder=Path(), hosts=("nats.internal",), cluster=3),
+    "three hosts": Plan(folder=Path(), hosts=("a.internal", "10.0.0.5", "fd00::5"), cluster=3, sync="always"),
+    "named routers": Plan(folder=Path(), routers=("router-1", "eu.router_2")),
+}
+
+
+def planned(shape: str, folder: Path) -> Plan:
+    found = SHAPES[shape]
+    return Plan(folder=folder, hosts=found.hosts, cluster=found.cluster, routers=found.routers, sync=found.sync)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_server_takes_each_configuration(shape: str, tmp_path: Path) -> None:
+    """`nats-server -t` finds nothing to complain of, in any shape."""
+    made = write(planned(shape, tmp_path / "made"))
+    assert len(made.servers) == SHAPES[shape].cluster
+    for path in made.servers:
+        done = subprocess.run([nats_server_binary(), "-t", "-c", path], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_secrets_stand_in_files_of_their_owner_alone(shape: str, tmp_path: Path) -> None:
+    """A role's password is in its environment file and its context and nowhere else; no secret is for other users."""
+    made = write(planned(shape, tmp_path / "made"))
+    for role in made.roles:
+        context = json.loads((tmp_path / f"made/nats/context/sickbay-{role.name}.json").read_text())
+        holders = [path.name for path in made.files if context["password"] in path.read_text()]
+        assert holders == [f"{role.name}.env", f"sickbay-{role.name}.json"]
+        assert context["inbox_prefix"] == read_env(tmp_path / f"made/{role.name}.env")["SICKBAY_INBOX_PREFIX"]
+    secret = [path for path in made.files if path.suffix not in (".pem",) and not path.name.startswith("nats")]
+    assert len(secret) == 2 * len(made.roles) + len(made.servers) + 2
+    for path in secret:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
+
+
+def test_no_two_roles_share_inbox_or_password(tmp_path: Path) -> None:
+    """Nobody can read another's answers, nor come in as another."""
+    made = write(planned("named routers", tmp_path))
+    prefixes = [role.inbox_prefix for role in made.roles]
+    assert len(set(prefixes)) == len(prefixes)
+    assert not any(one != other and f"{other}.".startswith(f"{one}.") for one in prefixes for other in prefixes)
+    urls = [read_env(tmp_path / f"{role.name}.env")["SICKBAY_NATS"] for role in made.roles]
+    assert len(set(urls)) == len(urls)
+
+
+def test_what_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
+    """A second run names the file that is in its way and changes nothing; --force makes everything anew."""
+    write(Plan(folder=tmp_path))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    refused = sickbay("nats-config", str(tmp_path))
+    assert refused.returncode == 2 and "--force" in refused.stderr and str(tmp_path) in refused.stderr
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    done = sickbay("nats-config", str(tmp_path), "--force")
+    assert done.returncode == 0, done.stderr
+    for path, data in before.items():
+        assert path.name == "nats.conf" or path.read_bytes() != data, path
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--host", "nats.internal:4222"], "--host"),
+        (["--host", 'x"'], "--host"),
+        (["--cluster", "2"], "--cluster"),
+        (["--cluster", "3", "--host", "a", "--host", "b"], "--host"),
+        (["--port", "70000"], "--port"),
+        (["--router", "a b"], "--router"),
+        (["--router", "../x"], "--router"),
+        (["--router", "a", "--router", "a"], "--router"),
+        (["--sync-interval", "10 s"], "--sync-interval"),
+        (["--store-gib", "0"], "--store-gib"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(options: list[str], named: str, tmp_path: Path) -> None:
+    """The option and the accepted form are said, and no file is written."""
+    done = sickbay("nats-config", str(tmp_path / "made"), *options)
+    assert done.returncode == 2 and named in done.stderr and "accepted is" in done.stderr, done.stderr
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_command_says_what_to_do_next_and_no_secret(tmp_path: Path) -> None:
+    """Its output names roles, files and the next commands; passwords stand in files alone."""
+    done = sickbay("nats-config", str(tmp_path), "--router", "router-1")
+    assert done.returncode == 0, done.stderr
+    for word in ("router-1.env", f"nats-server -c {tmp_path / 'nats.conf'}", "services.env", "--context"):
+        assert word in done.stdout
+    for role in roles(("router-1",)):
+        password = json.loads((tmp_path / f"nats/context/sickbay-{role.name}.json").read_text())["password"]
+        assert password not in done.stdout + done.stderr
+    facts = json.loads(sickbay("nats-config", str(tmp_path), "--force", "--json").stdout)
+    assert set(facts["roles"]) == {role.name for role in roles()}
+
+
+def test_clients_try_every_server_of_a_cluster_by_a_name_on_its_certificate(tmp_path: Path) -> None:
+    """One address for each server, each on the certificate that this server shows."""
+    plan = planned("three hosts", tmp_path)
+    write(plan)
+    url = read_env(tmp_path / "router.env")["SICKBAY_NATS"]
+    assert [part.rpartition("@")[2] for part in url.split(",")] == [
+        "a.internal:4222",
+        "10.0.0.5:4222",
+        "[fd00::5]:4222",
+    ]
+    for node in nodes(plan):
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        context.load_cert_chain(tmp_path / f"{node.name}.pem", tmp_path / f"{node.name}.key")
+    assert read_env(tmp_path / "services.env")["SICKBAY_STREAM_REPLICAS"] == "3"
+
+
+def test_certificates_last_years_and_begin_before_now() -> None:
+    """Five years, and no machine whose clock is some minutes behind refuses them."""
+    made = Authority.make()
+    assert made.valid_until > datetime.now(UTC) + timedelta(days=4 * 365)
+
+
+def test_a_plan_is_checked_before_anything_is_written(tmp_path: Path) -> None:
+    """Also where it is made by code."""
+    with pytest.raises(ActRefused, match="--cluster"):
+        write(Plan(folder=tmp_path / "x", cluster=4))
+    assert not (tmp_path / "x").exists()
