@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,10 @@ from nats.aio.client import Client
 
 from nats_servers import NatsCluster, NatsServer
 from sickbay.bus.connect import connect
+
+# Whoever runs the tests in the background may have SIGINT ignored, which children inherit: then Ctrl-C could not
+# be tried. With a handler here, a child begins with the default.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
