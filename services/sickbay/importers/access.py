@@ -33,7 +33,7 @@ _FLAGS: Final = {"UF": "connect", "UT": "timeout", "SI": "timeout", "UC": "reset
 """Response flags, and what the transport saw."""
 _OWN: Final = ("NR", "NC", "UH", "UO", "RL", "RLSE", "UAEX", "FI", "LH", "LR", "IH", "OM", "DPE")
 """Flags of answers that the proxy gave by itself."""
-_LISTED: Final = r"([^\s,]*(?:,[^\s,]*|(?:,| :) [^\s,]+)*)"
+_LISTED: Final = r"([^\s,]*(?:,[^\s,]+|(?:,| :) [^\s,]+)*)"
 """A value up to the next space, or several as nginx lists them: `502, 200`, `502 : 200`."""
 
 
@@ -83,9 +83,10 @@ def _call(row: dict[str, Any], setup: Setup, rest: Callable[[dict[str, Any], Cal
         row = {**row, "at": time_ms(time, setup.zone)}
     found = fields.call(row, setup)
     rest(row, found)
-    if not found.model or not found.provider:
-        name = "model" if not found.model else "provider"
-        raise RowRefused(name, "the map finds none in the line; --map or --set says where it stands")
+    if not found.model:
+        raise NotACall("no model in it (--map model=… says where it stands)")
+    if not found.provider:
+        raise RowRefused("provider", "there is none in the line; --map or --set says where it stands")
     return found
 
 

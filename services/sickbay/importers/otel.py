@@ -106,7 +106,8 @@ def _provider(found: Mapping[str, Any], setup: Setup) -> str:
 def _failed(made: Call, found: Mapping[str, Any], span: Mapping[str, Any], message: str) -> None:
     """`error.type` is a status, a word, or the name of an exception; the text stands in the status or in an event."""
     name = text_of(found.get("error.type"))
-    for event in span.get("events") or ():
+    events = span.get("events")
+    for event in events if isinstance(events, list) else ():
         if _get(event, "name") == "exception":
             about = attributes(_get(event, "attributes"))
             name = name if name not in ("", _OTHER) else text_of(about.get("exception.type"))

@@ -5,13 +5,15 @@ A file is never read as a whole, but for a JSON document that stands over severa
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
 import json
 import sys
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -36,11 +38,18 @@ class Row(NamedTuple):
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """The file's content, decompressed; `-` is standard input. Raises OSError, RuntimeError."""
-    if str(path) == "-":
-        yield _plain(sys.stdin.buffer)
-        return
-    with path.open("rb") as raw:
-        yield _plain(raw)
+    with nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb") as raw:
+        plain = _plain(raw)
+        try:
+            yield plain
+        except Exception as error:
+            # The last of them belongs to a package that is not always there.
+            if not isinstance(error, EOFError | zlib.error) and type(error).__name__ != "ZstdError":
+                raise
+            raise OSError(f"{path}: the compressed data is damaged or cut off: {error}") from error
+        finally:
+            if plain is not raw:
+                plain.close()
 
 
 def _plain(raw: Any) -> Any:
@@ -88,9 +97,14 @@ def table(stream: Any) -> Iterator[Row]:
     head = bytes(stream.peek(_PEEK)[:_PEEK]).partition(b"\n")[0]
     delimiter = "\t" if b"\t" in head and b"," not in head else ";" if b";" in head and b"," not in head else ","
     csv.field_size_limit(LINE_BYTES_MAX)
-    reader = csv.DictReader(
-        io.TextIOWrapper(stream, "utf-8-sig", "replace", newline=""), delimiter=delimiter, restkey="", strict=True
-    )
+    text = io.TextIOWrapper(stream, "utf-8-sig", "replace", newline="")
+    try:
+        yield from _csv(csv.DictReader(text, delimiter=delimiter, restkey="", strict=True))
+    finally:
+        text.detach()  # the stream is closed by who opened it
+
+
+def _csv(reader: csv.DictReader[str]) -> Iterator[Row]:
     while True:
         try:
             found = next(reader, None)
@@ -99,7 +113,7 @@ def table(stream: Any) -> Iterator[Row]:
             continue
         if found is None:
             return
-        if "" in found and isinstance(found[""], list):
+        if isinstance(found.get(""), list):
             yield Row(reader.line_num, None, "it has more columns than the header")
         else:
             yield Row(reader.line_num, found)
@@ -142,7 +156,7 @@ def _each(number: int, value: Any) -> Iterator[Row]:
 
 def _array(stream: Any) -> Iterator[Row]:
     """Objects of an array, however long it is, or of several one after the other."""
-    text = io.TextIOWrapper(stream, "utf-8-sig", "replace")
+    text = codecs.getincrementaldecoder("utf-8-sig")("replace")
     decoder, buffer, number = json.JSONDecoder(), "", 0
     while True:
         buffer = buffer.lstrip(" \t\r\n,[]")
@@ -156,8 +170,8 @@ def _array(stream: Any) -> Iterator[Row]:
             number += 1
             yield Row(number, value) if isinstance(value, dict) else Row(number, None, "not an object")
             buffer = buffer[end:]
-        elif len(buffer) < LINE_BYTES_MAX and (block := text.read(1 << 20)):
-            buffer += block
+        elif len(buffer) < LINE_BYTES_MAX and (block := stream.read(1 << 20)):
+            buffer += text.decode(block)
         elif buffer:
             # Damaged, or broken off: what follows the next line break may be whole again.
             number += 1
