@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -108,8 +109,9 @@ class NatsServer:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """SIGSTOP: the connections stay, nothing answers."""
+        """SIGSTOP: the connections stay, nothing answers. Returns when it stands."""
         self._signal(signal.SIGSTOP)
+        os.waitpid(self.pid, os.WUNTRACED)
 
     def resume(self) -> None:
         """SIGCONT after `pause`."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -29,6 +30,8 @@ _log = logging.getLogger("sickbay.bus")
 WATCH_S = 0.5  # how often a client is checked for having died without a word
 ROUND_TIMEOUT_S = 10.0  # one round over all servers
 STUCK_CHECKS = 4  # checks in a row without connection and without a task that tries to make one
+DOWN_CHECKS = 4  # checks in a row without connection after which that is said: a restart of the server is quicker
+SAY_EVERY_S = 300.0  # at most so often is it said that there is no connection, and why
 
 Connected = Callable[[Client, bool], None]
 Disconnected = Callable[[], None]
@@ -58,6 +61,7 @@ class Link:
         self._disconnected: list[Disconnected] = []
         self._error: list[Report] = []
         self._denied: set[str] = set()
+        self._said_s: float | None = None  # when it was last said that there is no connection
 
     @property
     def client(self) -> Client | None:
@@ -122,10 +126,12 @@ class Link:
                 client = await self._make(dead)
             except ConnectError as error:
                 self.last_error = error
+                self._say_down(error)
                 await asyncio.sleep(backoff.wait_s())
                 continue
             except Exception as error:  # noqa: BLE001 - this task is the last one who can try again
                 self._report(error)
+                self._say_down(error)
                 await asyncio.sleep(max(1.0, backoff.wait_s()))
                 continue
             self._client = client
@@ -163,7 +169,7 @@ class Link:
 
     async def _watch(self, client: Client, dead: asyncio.Event) -> None:
         """Return when the client is of no more use."""
-        stuck = 0
+        stuck = down = 0
         while not client.is_closed:
             with suppress(TimeoutError):
                 await asyncio.wait_for(dead.wait(), WATCH_S)
@@ -173,6 +179,9 @@ class Link:
             task = client._reconnection_task
             trying = task is not None and not task.done()
             stuck = 0 if client.is_connected or trying else stuck + 1
+            down = 0 if client.is_connected else down + 1
+            if down >= DOWN_CHECKS:
+                self._say_down(self.last_error)
             if stuck >= STUCK_CHECKS:
                 return
 
@@ -181,6 +190,9 @@ class Link:
             return
         self.connects += 1
         self._up.set()
+        if self._said_s is not None:
+            self._said_s = None
+            _log.info("connected to NATS at %s", ", ".join(self.options.servers))
         for listener in tuple(self._connected):
             _call(listener, client, fresh)
 
@@ -191,6 +203,14 @@ class Link:
         if not self._closed.is_set():
             for listener in tuple(self._disconnected):
                 _call(listener)
+
+    def _say_down(self, error: Exception | None) -> None:
+        """A wrong address or password would else show only in what decisions say of their source."""
+        now_s = time.monotonic()
+        if self._said_s is None or now_s - self._said_s >= SAY_EVERY_S:
+            self._said_s = now_s
+            where = ", ".join(self.options.servers)
+            _log.warning("no connection to NATS at %s, it is tried again and again: %s", where, error or "it was lost")
 
     def _report(self, error: Exception) -> None:
         self.last_error = error
