@@ -25,7 +25,7 @@ from sickbay_events.outcome import CallOutcome, CallsRefused, Event
 from sickbay_events.policy import Policy
 from sickbay_events.times import parse_rfc3339
 
-from .counterfactual import Spell, World, is_clear
+from .counterfactual import Spell, World
 from .estimate import Nearby, Share, Unanswered, share
 from .evidence import judged
 from .limits import Limits
@@ -169,11 +169,8 @@ class Comparison:
 
     def _take(self, subject: str, event: Event | Poison, seq: int, time_ms: int) -> None:
         one, other = self.worlds
-        target, scope = _address(subject, event)
+        target = _target(subject, event)
         refused = one.take(subject, event, seq, time_ms, target), other.take(subject, event, seq, time_ms, target)
-        if scope is not None and is_clear(event):
-            one.clear(scope, seq, time_ms)
-            other.clear(scope, seq, time_ms)
         if seq < self._from_seq or time_ms < self._begin_ms:
             return
         if not self.events:
@@ -299,14 +296,13 @@ class Comparison:
         )
 
 
-def _address(subject: str, event: Event | Poison) -> tuple[Target | None, Scope | None]:
+def _target(subject: str, event: Event | Poison) -> Target | None:
     if isinstance(event, Poison):
-        return None, None
+        return None
     try:
-        address = read_subject(subject)
+        return read_subject(subject).target
     except Poison:
-        return None, None
-    return address.target, address.scope
+        return None
 
 
 def _says(told: Held | Released) -> str:

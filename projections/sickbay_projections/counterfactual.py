@@ -22,6 +22,7 @@ from typing import Final
 
 import msgspec
 
+from sickbay_events.codec import read_subject
 from sickbay_events.derived import DerivedEvent, Held, Released
 from sickbay_events.errors import Poison
 from sickbay_events.names import Scope, Target
@@ -89,9 +90,11 @@ class World:
         derived = fleet.apply_many((subject,), (event,), (seq,), (time_ms,))
         if derived:
             self._note(derived)
+        if isinstance(event, Override) and event.action == "clear" and (scope := read_subject(subject).scope):
+            self._clear(scope, seq, time_ms)
         return False
 
-    def clear(self, scope: Scope, seq: int, time_ms: int) -> None:
+    def _clear(self, scope: Scope, seq: int, time_ms: int) -> None:
         """An operator ended every hold of a scope and below it; the folds say so only when they next meet each."""
         for key, spells in self.spells.items():
             if key == scope.key or key.startswith(scope.key + "."):
@@ -168,7 +171,7 @@ class World:
                 last.end_ms = event.end_ms
             else:
                 if last is not None:
-                    last.end_ms = min(last.end_ms, event.time_ms)
+                    last.end_ms = max(last.from_ms, min(last.end_ms, event.time_ms))
                 spells.append(
                     Spell(
                         rule=event.rule,
@@ -187,11 +190,6 @@ def began_ms(event: CallOutcome | CallAnswered, time_ms: int) -> int:
     """The log time at which a call began; one of unknown length is taken to have begun when it was told."""
     took_ms = event.took_ms if isinstance(event, CallOutcome) else event.ttft_ms
     return time_ms - round((event.queued_ms or 0) + (took_ms or 0))
-
-
-def is_clear(event: object) -> bool:
-    """Whether an event is an operator's `clear`."""
-    return isinstance(event, Override) and event.action == "clear"
 
 
 def _end(spell: Spell, seq: int, time_ms: int, by: str) -> None:

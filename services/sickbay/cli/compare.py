@@ -106,15 +106,12 @@ def show(result: Result) -> None:
         return
     span = seconds((result.to_ms - result.from_ms) / 1000)
     out.print(
-        f"{result.events} events ({result.calls} calls) over {span}, {rfc3339(result.from_ms)[:16]} to "
-        f"{rfc3339(result.to_ms)[:16]} UTC",
-        markup=False,
-        soft_wrap=True,
+        f"{result.events} events, {result.calls} calls, {span} from {rfc3339(result.from_ms)[:16]} UTC", markup=False
     )
     made = table("", one.name, other.name)
     out.print(rows(made, _lines(result, one, other)))
     for line in _difference(result.first_difference, one, other):
-        out.print(line, markup=False, soft_wrap=True)
+        out.print(line, markup=False)
     if result.rows:
         made = table("provider", "model", f"held: {one.name} / {other.name}", "dead", "good")
         out.print(rows(made, map(_row, result.rows[:ROWS_SHOWN])))
