@@ -25,6 +25,7 @@ from .doctor import add as add_doctor
 from .explain import add as add_explain
 from .files import add as add_files
 from .history import add as add_history
+from .imports import add as add_imports
 from .look import add as add_looks
 from .policy import add as add_policy
 from .probe import add as add_probe
@@ -49,6 +50,7 @@ for add in (
     add_explain,
     add_acts,
     add_files,
+    add_imports,
     add_replay,
     add_verify,
     add_history,
