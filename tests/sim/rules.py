@@ -33,7 +33,7 @@ from sickbay_events import (
     read_subject,
 )
 from sickbay_events.codec import derived_id
-from sickbay_events.view import HoldView
+from sickbay_events.view import Checkpoint, HoldView
 from sickbay_projections import Fleet, Recorded
 
 from .client import SimClient
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 CLAIM_S: Final = 1.0
 """How long one successful compare of the checkpoint lets its writer put (DESIGN, the checkpoint decides who writes)."""
+SILENT_S: Final = 3.0
 ON_ITS_WAY_S: Final = 0.1
 LEASE_SLACK_S: Final = 1.2
 """A key goes in whole seconds, and one given back is gone after one."""
@@ -68,6 +69,8 @@ class Watch:
         self.grants = 0
         self.broken: list[str] = []
         self._claims: dict[Any, float] = {}
+        self._writer: tuple[Stream | None, str, float] = (None, "", 0.0)
+        """In which bucket who claimed the checkpoint last, and when."""
         self._asks: dict[str, tuple[TrialAsk, float]] = {}
         self._holders: dict[LeaseName, dict[str, float]] = {}
         """By lease: token and until when it is held."""
@@ -88,9 +91,17 @@ class Watch:
         elif stream.name == GATE_STREAM and client is not None and message.subject.startswith(GATE_PREFIX):
             if message.subject == GATE_PREFIX + CHECKPOINT_KEY:
                 self._claims[client.node] = now_s
+                self._claimed(stream, msgspec.json.decode(message.payload, type=Checkpoint).writer, now_s)
             elif now_s - self._claims.get(client.node, -9.0) > CLAIM_S + ON_ITS_WAY_S:
                 # DESIGN: no put unless one's own checkpoint compare succeeded within the last second.
                 self._says(f"{client.node.name} put {message.subject} without having claimed the checkpoint")
+
+    def _claimed(self, bucket: Stream, writer: str, now_s: float) -> None:
+        where, before, before_s = self._writer
+        if where is bucket and before not in ("", writer) and now_s - before_s < SILENT_S - ON_ITS_WAY_S:
+            # DESIGN, One writes: another one's checkpoint is claimed when it has not moved for 3 s.
+            self._says(f"{writer} took the checkpoint, which {before} had claimed {now_s - before_s:.2f} s before")
+        self._writer = (bucket, writer, now_s)
 
     def _message(self, subject: str, reply: str, payload: bytes) -> None:
         if subject == TRIAL_SUBJECT:
@@ -357,9 +368,12 @@ class Walk:
 
     def _check_growth(self, held: Held, before: Name | None, name: Name, now_ms: int, *, again: bool) -> None:
         """SPEC 4, Growth: the n-th hold in a row is 2^(n-1) times the first, whatever came within it."""
-        limits = {"breaker": POLICY.breaker, "degraded": POLICY.degraded, "credential": POLICY.credential}.get(
-            held.rule
-        )
+        sections: dict[str, Any] = {
+            "breaker": POLICY.breaker,
+            "degraded": POLICY.degraded,
+            "credential": POLICY.credential,
+        }
+        limits = sections.get(held.rule)
         if before is not None and not self.stepped_back:
             over_ms = before.over_ms
             if over_ms is None and now_ms >= before.end_ms + POLICY.evidence.probation_s * 1000:
