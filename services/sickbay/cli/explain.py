@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -37,6 +38,7 @@ from .base import (
 from .look import ask, scope_cells
 from .places import place_of
 from .progress import progress
+from .sentences import WARNINGS_MAX, sentences, warned, warnings_of
 
 STEPS_MAX: Final = 20
 
@@ -76,19 +78,25 @@ def explain(
             if at is None and seq is None and not replica:
                 question = {"provider": name} if model is None else {"provider": name, "model": model}
                 state = await ask(client, "sickbay.v1.explain", question)
+                warnings = await warnings_of(client, scope, state["at"]) if state is not None else []
                 try:
-                    return Told(state, await trace(client, scope))
+                    return Told(state, await trace(client, scope), warnings=warnings)
                 except PermissionDenied as error:
                     if state is None:
                         raise
-                    return Told(state, [], denied=str(error))
+                    return Told(state, [], denied=str(error), warnings=warnings)
             bound = await place_of(client, at) if at is not None else Bound(seq=seq) if seq else TO_THE_END
             return await told_of_then(client, scope, bound, tuple(replica or ()))
 
     told = run(work())
     story = told.steps[-limit:]
     if as_json:
-        facts = {"scope": scope.key, "state": told.state, "events": msgspec.to_builtins(story)}
+        facts = {
+            "scope": scope.key,
+            "state": told.state,
+            "events": msgspec.to_builtins(story),
+            "warnings": told.warnings,
+        }
         past = {"base": told.base, "replicas": told.replicas} if told.base is not None else {}
         denied = {"denied": told.denied} if told.denied else {}
         print_json({**facts, **past, **denied})
@@ -97,6 +105,8 @@ def explain(
     if told.base is not None:
         out.print(_shown_place(told), markup=False)
     out.print(_shown_state(told.state, scope.provider, model))
+    for warning in told.warnings[:WARNINGS_MAX]:
+        out.print(warned(warning), markup=False)
     for seen in told.replicas:
         out.print(_shown_replica(seen))
     if story:
@@ -117,6 +127,8 @@ class Told(NamedTuple):
     replicas: tuple[dict[str, Any], ...] = ()
     denied: str = ""
     """Why the events cannot be told: a user who only looks may read the state, and no consumer of the log."""
+    warnings: Sequence[dict[str, Any]] = ()
+    """The last 24 hours' warnings; none for a state of the past."""
 
 
 async def told_of_then(client: Client, scope: Scope, bound: Bound, replicas: tuple[str, ...]) -> Told:
@@ -196,26 +208,9 @@ def _shown_state(found: dict[str, Any] | None, provider: str, model: str | None)
     elif decision is None:
         lines.append(Text(f"{name}: nothing is known of it"))
     for scope in found["scopes"]:
-        lines += [Text(text) for text in _counters(scope)]
+        lines += [Text(text) for text in sentences(scope)]
     return Group(*lines)
 
 
 def _tells(scope: dict[str, Any]) -> bool:
     return bool(scope["holds"] or scope["operator"])
-
-
-def _counters(scope: dict[str, Any]) -> list[str]:
-    """Sentences about the counts of one scope that has had events."""
-    if not scope["outcomes"]:
-        return []
-    found = [f"{scope['outcomes']} outcomes, {scope['answers']} answered, {scope['rejections']} rejected"]
-    if scope["strikes"]:
-        by = ", ".join(f"{count} by {name}" for name, count in scope.get("strikes_by", {}).items())
-        found.append(f"{scope['strikes']} of {scope['threshold']} strikes ({by})")
-    if scope.get("held_alone"):
-        found.append(f"{scope['held_alone']} holds it alone: others had good answers")
-    found += [f"{hold['later']} more of the kind since it began" for hold in scope["holds"] if hold.get("later")]
-    if scope["last_answer_ms"]:
-        ago = seconds((scope["at_ms"] - scope["last_answer_ms"]) / 1000)
-        found.append(f"last good answer {ago} ago, by {scope['last_answer_by']}")
-    return found

@@ -37,6 +37,7 @@ from .base import (
     seconds,
     table,
 )
+from .sentences import WARNINGS_MAX, cause_of, warned, warnings_of
 
 RPC_TIMEOUT_S: Final = 5.0
 WATCH_EVERY_S: Final = 1.0
@@ -104,7 +105,7 @@ async def status_facts(client: Client, *, everything: bool = False) -> dict[str,
     question: dict[str, Any] = {"all": everything, "limit": 1000}
     found = await ask(client, "sickbay.v1.status", question)
     if found is None:
-        return await _view_facts(client)
+        return {**await _view_facts(client), "warnings": []}
     while found["next"]:
         more = await ask(client, "sickbay.v1.status", {**question, "after": found["next"]})
         if more is None:
@@ -112,6 +113,7 @@ async def status_facts(client: Client, *, everything: bool = False) -> dict[str,
         found["scopes"] += more["scopes"]
         found["next"] = more["next"]
     found["from"] = "services"
+    found["warnings"] = await warnings_of(client, None, found["at"])
     return found
 
 
@@ -152,9 +154,10 @@ def shown_status(found: dict[str, Any]) -> RenderableType:
     cells = [cell for scope in found["scopes"] for cell in scope_cells(scope)]
     if shadow := _shadow(found):
         head += f"\n{shadow}"
+    warnings = [Text(warned(fact)) for fact in found["warnings"][:WARNINGS_MAX]]
     if not cells:
-        return Group(Text(head), Text("nothing is held" if found["scopes"] == [] else "no holds"))
-    return Group(Text(head), rows(table("provider", "model", "state", "left", "because", "seq"), cells))
+        return Group(Text(head), Text("nothing is held" if found["scopes"] == [] else "no holds"), *warnings)
+    return Group(Text(head), rows(table("provider", "model", "state", "left", "because", "seq"), cells), *warnings)
 
 
 def _shadow(found: dict[str, Any]) -> str:
@@ -180,7 +183,7 @@ def scope_cells(scope: dict[str, Any]) -> list[tuple[object, ...]]:
             continue
         state = _state(hold)
         left = seconds(hold["left_s"]) if hold["phase"] == "held" else ""
-        found.append((*name, state, left, _because(hold), hold["began_seq"]))
+        found.append((*name, state, left, cause_of(hold), hold["began_seq"]))
     if not found and scope.get("last_event_seq"):
         strikes = f"{scope['strikes']} of {scope['threshold']} strikes" if scope["strikes"] else _word(scope)
         found.append(
@@ -199,10 +202,3 @@ def _state(hold: dict[str, Any]) -> str:
     word = hold.get("reason") if hold["rule"] != "operator" else "held by operator"
     state = str(word or hold["rule"]) if hold["phase"] == "held" else str(hold["phase"])
     return state if hold.get("enforced", True) else f"{state} (shadow)"
-
-
-def _because(hold: dict[str, Any]) -> str:
-    if hold["rule"] == "operator":
-        return f"{hold.get('actor')}: {hold.get('reason')}"
-    status = f" ({hold['status']})" if hold.get("status") else ""
-    return f"{hold['count']} x {hold['kind']}{status}"
