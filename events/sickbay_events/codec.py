@@ -85,7 +85,20 @@ def override_subject(scope: Scope) -> str:
 
 @lru_cache(maxsize=131_072)
 def read_subject(subject: str) -> Address:
-    """Read an input event's subject. Raises `Poison("subject")` for any other."""
+    """Read an input event's subject. Raises `Poison("subject")` for any other, and for a name that is no text: a
+    token can spell half of a surrogate pair, but no document that tells of it could be written."""
+    address = _address(subject)
+    scope = address.target.scope if address.target is not None else address.scope
+    names = (scope.host, scope.alias or "", scope.model or "") if scope is not None else ()
+    for name in (address.replica, *names):
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise Poison("subject", f"{subject[:200]!r}: a name in it is not UTF-8: {error.reason}") from error
+    return address
+
+
+def _address(subject: str) -> Address:
     root, _, rest = subject.partition(".")
     sort, _, rest = rest.partition(".")
     try:

@@ -97,8 +97,8 @@ def _check_target(target: Target) -> None:
             "target.model" if not target.model else "target.provider", "a name that is not empty is required"
         )
     try:
-        _ = target.key
-    except NameRefused as error:
+        _ = target.key, f"{target.provider}{target.model}".encode()
+    except (NameRefused, UnicodeEncodeError) as error:
         raise NotReportable("target", str(error)) from error
 
 

@@ -91,8 +91,8 @@ class Reporter:
 
     def __init__(self, link: Link, *, replica: str, capacity: int = CAPACITY, on_ack: OnAck | None = None) -> None:
         try:
-            named = bool(replica) and bool(token(replica))
-        except NameRefused:
+            named = bool(token(replica)) and bool(replica.encode())
+        except (NameRefused, UnicodeEncodeError):
             named = False
         if not named:
             raise NameRefused("replica", replica, "a name of 1 to 256 bytes, unique in the fleet")
