@@ -64,8 +64,9 @@ async def settled(client: Client, running: Services) -> int:
     assert projector is not None
     async with asyncio.timeout(20):
         while True:
-            info = await api.request(f"STREAM.INFO.{LOG}", {"subjects_filter": "sickbay.override.>"})
-            copied = sum((info["state"].get("subjects") or {}).values())
+            info = await api.request(f"STREAM.INFO.{LOG}", {"subjects_filter": ">"})
+            counts = (info["state"].get("subjects") or {}).items()
+            copied = sum(count for name, count in counts if name.startswith(("sickbay.override.", "sickbay.policy")))
             kept = (await api.request(f"STREAM.INFO.{CONTROL}"))["state"]["messages"]
             last: int = info["state"]["last_seq"]
             seen = projector.view.checkpoint

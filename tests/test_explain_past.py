@@ -185,7 +185,7 @@ async def test_a_snapshot_of_another_fold_version_is_never_loaded(
     monkeypatch.setattr(Fleet, "decode", classmethod(lambda _, data: loaded.append(data)))
     view = await state_at(nats_client, Bound(seq=last))
     assert (view.base.begins, view.fleet.digest()) == ("beginning", live) and loaded == []
-    found, why = await snapshots.newest_fit(nats_client, log, 1)
+    found, why = await snapshots.newest_fit(nats_client, log, snapshots.Told(1, last))
     assert found is None and "fold version" in why and loaded == []
 
 

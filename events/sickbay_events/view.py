@@ -131,6 +131,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     marked_seq: int = 0
     """The last log sequence at which the digest of the whole state was taken: a multiple of 16,384."""
     marked_digest: str = ""
+    pinned: str = ""
+    """Digest of a policy that counts in the place of the log's, of a projector beside the running one; else empty."""
     v: int = 1
 
 

@@ -28,11 +28,12 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from sickbay_events import Policy
 
-from .bus.connect import NatsOptions, connect
-from .bus.embedded import EmbeddedServer
+from .bus.connect import BusError, NatsOptions, PermissionDenied, connect
+from .bus.embedded import EmbeddedServer, saved_url
 from .bus.jetstream import JetStreamApi
 from .bus.link import Link
 from .bus.topology import CONTROL, DEAD, DEAD_PREFIX, POLICY_SUBJECT, TRANSITIONS, TopologyReport, ensure
+from .bus.viewnames import view_names
 from .config import Settings
 from .contract import Doc, document, documented, schema_of, specification
 from .historian.child import HistorianChild
@@ -80,6 +81,11 @@ class Transition(msgspec.Struct, kw_only=True):
     numbers: dict[str, int] = {}
 
 
+def _note_denied(error: Exception) -> None:
+    if isinstance(error, PermissionDenied):
+        _log.error("%s", error)  # whoever waits for an answer meets a time-out, which says nothing
+
+
 class Broker(NatsBroker):
     """FastStream's broker on a connection that is made as all others of Sickbay are: bounded and explained."""
 
@@ -88,7 +94,7 @@ class Broker(NatsBroker):
     async def _connect(self) -> Client:
         if self.options is None:
             raise RuntimeError("the application's lifespan says where NATS is before the broker starts")
-        client = await connect(self.options, timeout_s=CONNECT_TIMEOUT_S)
+        client = await connect(self.options, timeout_s=CONNECT_TIMEOUT_S, on_error=_note_denied)
         self.config.connect(client)
         return client
 
@@ -113,6 +119,11 @@ class Services:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
+    def is_beside(self) -> bool:
+        """Whether the running services are others, and this process only writes a view of another name."""
+        return bool(self.settings.beside)
+
+    @property
     def options(self) -> NatsOptions:
         """How this process reaches NATS."""
         found = self.settings
@@ -135,6 +146,10 @@ class Services:
     async def _start(self) -> None:
         limits = self.settings.limits
         probes = _probes(self.settings)
+        if self.is_beside and not self.url:
+            self.url = saved_url(self.settings.data_folder) or ""
+            if not self.url:
+                raise BusError(f"no services run from {self.settings.data_folder}: there is nothing to be beside")
         if not self.url:
             port = self.settings.port or None
             embedded = EmbeddedServer(self.settings.data_folder, port=port, sync_always=self.settings.sync_always)
@@ -145,15 +160,26 @@ class Services:
         self._link = link = Link(self.options)
         link.start()
         client = await link.wait_connected(CONNECT_TIMEOUT_S)
-        self.topology = await ensure(client, limits)
+        names = view_names(self.settings.beside or self.settings.view)
+        self.topology = await ensure(client, limits, names)
         for line in (*self.topology.problems, *self.topology.notes):
             _log.warning("%s", line)
         policy = _policy(self.settings)
         if self.settings.shadow:
             policy = in_shadow(policy or Policy())
-            await seed_policy(client, policy, shadow=True)
-        self.projector = Projector(link, name=self.settings.replica_name, policy=policy, limits=limits)
+            if not self.is_beside:
+                await seed_policy(client, policy, shadow=True)
+        self.projector = Projector(
+            link,
+            name=self.settings.replica_name,
+            policy=policy,
+            limits=limits,
+            view=names.name,
+            beside=self.is_beside,
+        )
         self._fold = asyncio.create_task(self.projector.run(), name="sickbay-projector")
+        if self.is_beside:
+            return  # it answers no questions, probes nobody and keeps no history: the running services do
         link.listen(connected=self._on_connected)
         if self.settings.history_path is not None:
             self.historian = HistorianChild(self.settings, self.url)
@@ -208,6 +234,9 @@ class Services:
         in between would be judged by the defaults. Raises what ended the fold.
         """
         assert self.projector is not None and self._fold is not None and self._link is not None
+        if self.is_beside:
+            await self._ready_beside(self.projector, self._fold)
+            return
         answers = asyncio.create_task(self._answers.wait())
         await asyncio.wait((answers, self._fold), return_when=asyncio.FIRST_COMPLETED)
         if self._fold.done():
@@ -219,6 +248,13 @@ class Services:
         )
         projector = self.projector
         while not projector.health().writer or (seed is not None and not projector.fleet.policy_seq):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    async def _ready_beside(self, projector: Projector, fold: asyncio.Task[None]) -> None:
+        """Wait until its view is written. Raises what ended the fold."""
+        while not projector.health().writer:
+            if fold.done():
+                fold.result()
             await asyncio.sleep(0.01)
 
     def health(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from sickbay_events.outcome import Lease
 from .attempt import Attempt
 from .bus.connect import NatsOptions
 from .bus.link import Link
+from .bus.viewnames import view_names
 from .calls import Calls
 from .chain import NO_FALLBACK, Answer, CallOptions, Usable
 from .config import Settings
@@ -389,7 +390,7 @@ def connect(
         settings.nats or _saved_url(settings) or DEFAULT_URL, **{**given, "name": f"sickbay {name}", **nats_options}
     )
     link = Link(options)
-    mirror = Mirror(link)
+    mirror = Mirror(link, names=view_names(settings.view))
     overlay = Overlay(now_ms=mirror.now_ms, cluster=mirror.entries, replica=name)
     gate = Gate(mirror, overlay, replica=name, machine=settings.machine_name)
     trials = Trials(link=link, view=mirror, gate=gate, replica=name)

@@ -94,6 +94,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     probes: Annotated[
         str, _says("file of targets that the services probe while nobody calls them", "a path to TOML")
     ] = ""
+    view: Annotated[
+        str, _says("which view of the log is the fleet's: services write it, routers follow it", "a name, or nothing")
+    ] = ""
+    beside: Annotated[
+        str,
+        _says(
+            "write a view of this name beside the running services: tell nobody what follows, answer nothing",
+            "a name, or nothing",
+        ),
+    ] = ""
     shadow: Annotated[
         bool, _says("seed a policy that enforces no rule, where the log has no policy yet: a first week", "1 or 0")
     ] = False

@@ -23,8 +23,9 @@ from sickbay_events import Checkpoint, parse_rfc3339
 from .bus.bulk import BulkSubscription, Item, header_value, subscribe_bulk
 from .bus.entries import Entry, ReadError, read_entries, read_entry
 from .bus.link import Link
-from .bus.topology import CHECKPOINT_KEY, GATE_PREFIX, GATE_STREAM, VIEW_PREFIX
+from .bus.topology import CHECKPOINT_KEY
 from .bus.view import Change, ViewMap, entry_hash, read_change
+from .bus.viewnames import MAIN, ViewNames
 from .view import View
 
 _log = logging.getLogger("sickbay.mirror")
@@ -52,13 +53,14 @@ class Mirror(View):
         self,
         link: Link,
         *,
+        names: ViewNames = MAIN,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(monotonic=monotonic, wall=wall)
         self.resyncs = 0
         """How often the bucket was paged through."""
-        self._link = link
+        self._link, self._names = link, names
         self._map = ViewMap()
         self._feed: BulkSubscription | None = None
         self._was_loaded = asyncio.Event()
@@ -113,7 +115,7 @@ class Mirror(View):
         # All of a run arrived at this moment, so the last of them has the largest offset.
         self._hear(items[-1], now_s)
         for item in items:
-            change = _read(item)
+            change = _read(item, self._names)
             if change is None:
                 continue
             applied = self._map.apply(change, now_s)
@@ -187,7 +189,7 @@ class Mirror(View):
             self._is_deaf = False
             if self._feed is not None:
                 await self._feed.close()
-            self._feed = await subscribe_bulk(client, f"{VIEW_PREFIX}>", self._on_items)
+            self._feed = await subscribe_bulk(client, f"{self._names.view_prefix}>", self._on_items)
         if self._lost_at_revision is not None and self.is_loaded and not self._wants_load:
             await self._check(client, self._lost_at_revision)
         now_s = self._monotonic()
@@ -198,14 +200,15 @@ class Mirror(View):
 
     async def _check(self, client: Client, lost_at_revision: int) -> None:
         """After a reconnect: the checkpoint, and what changed since the last message."""
-        newest = await read_entry(client, GATE_STREAM, f"{GATE_PREFIX}{CHECKPOINT_KEY}")
+        newest = await read_entry(client, self._names.stream, f"{self._names.gate_prefix}{CHECKPOINT_KEY}")
         if newest is None or newest.gone or newest.revision < self._checkpoint_revision:
             self._want_load("other_bucket")
             return
         connects = self._link.connects
         self._map.begin_load()
-        later = await read_entries(client, GATE_STREAM, f"{GATE_PREFIX}>", from_seq=lost_at_revision + 1)
-        pages = await _changes(later.entries)
+        names = self._names
+        later = await read_entries(client, names.stream, f"{names.gate_prefix}>", from_seq=lost_at_revision + 1)
+        pages = await _changes(later.entries, names)
         if self._link.connects == connects:  # else it was lost again meanwhile
             self._lost_at_revision = None
         for change in self._map.finish_load(pages, self._monotonic(), keep=True):
@@ -213,14 +216,16 @@ class Mirror(View):
             self.take(change)
         if self._stands(newest.revision):
             fetched_ms = newest.time_ns // 1_000_000
-            self._checkpoint(_change(newest), self._monotonic(), fetched_ms=fetched_ms)
+            self._checkpoint(_change(newest, names), self._monotonic(), fetched_ms=fetched_ms)
 
     async def _load(self, client: Client) -> None:
         """Page through the bucket and swap."""
         connects = self._link.connects
         self._map.begin_load()
-        read = await read_entries(client, GATE_STREAM, f"{GATE_PREFIX}>")
-        pages = await _changes(read.entries)
+        names = self._names
+        read = await read_entries(client, names.stream, f"{names.gate_prefix}>")
+        pages = await _changes(read.entries, names)
+        checkpoint = names.raw_gate_prefix + CHECKPOINT_KEY.encode()
         known_revision = self._checkpoint_revision
         self.resyncs += 1
         self._wants_load = False
@@ -231,12 +236,12 @@ class Mirror(View):
         now_s = self._monotonic()
         changes = self._map.finish_load(pages, now_s)
         for entry in read.entries:
-            if entry.subject == _CHECKPOINT_SUBJECT and self._stands(entry.revision):
+            if entry.subject == checkpoint and self._stands(entry.revision):
                 if entry.revision > known_revision and now_s - self._checkpoint_at_s > SILENCE_S:
                     # A projector lives and the feed does not tell: subscribe again, and do not ask ever more rarely.
                     self._is_deaf = True
                     wait_s = self._page_wait_s = SILENCE_S
-                self._checkpoint(_change(entry), now_s, fetched_ms=entry.time_ns // 1_000_000)
+                self._checkpoint(_change(entry, names), now_s, fetched_ms=entry.time_ns // 1_000_000)
         # A fleet that lost its projector together must not ask together.
         self._page_at_s = now_s + wait_s * random.uniform(0.75, 1.25)
         for at in range(0, len(changes), SLICE):
@@ -254,26 +259,25 @@ class Mirror(View):
 
 
 _GONE: Final = (0, 0)
-_CHECKPOINT_SUBJECT: Final = f"{GATE_PREFIX}{CHECKPOINT_KEY}".encode()
 
 
-def _read(item: Item) -> Change | None:
+def _read(item: Item, names: ViewNames) -> Change | None:
     try:
-        return read_change(item)
+        return read_change(item, names)
     except ValueError:  # a subject that is no text, or a revision that is no number: not a projector's
         return None
 
 
-async def _changes(entries: list[Entry]) -> list[Change]:
+async def _changes(entries: list[Entry], names: ViewNames) -> list[Change]:
     """The entries as changes with their hashes, made slice by slice."""
     changes: list[Change] = []
     for at in range(0, len(entries), SLICE):
-        changes.extend([_change(entry) for entry in entries[at : at + SLICE]])
+        changes.extend([_change(entry, names) for entry in entries[at : at + SLICE]])
         await asyncio.sleep(0)
     return changes
 
 
-def _change(entry: Entry) -> Change:
-    key = entry.subject.decode("utf-8", "replace").removeprefix(GATE_PREFIX)
+def _change(entry: Entry, names: ViewNames) -> Change:
+    key = entry.subject.decode("utf-8", "replace").removeprefix(names.gate_prefix)
     value = None if entry.gone else entry.payload or None
     return Change(key, entry.revision, value, entry_hash(key, value) if value is not None else 0)

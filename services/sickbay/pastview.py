@@ -24,6 +24,7 @@ from .bus.entries import ReadError
 from .bus.jetstream import JetStreamApi, StreamAt
 from .bus.reader import CaughtUp, Chunk, Gap, LogChanged, LogReader
 from .bus.topology import LOG
+from .bus.viewnames import MAIN, ViewNames
 from .projector.control import fold_lost_control_events
 from .projector.snapshots import Found, list_snapshots, load, unfit
 from .replay import TO_THE_END, Bound, Folding
@@ -70,20 +71,28 @@ class PastView(NamedTuple):
     folded: int
 
 
-async def find_base(client: Client, log: StreamAt, end: Bound = TO_THE_END, *, oldest: bool = False) -> Base:
+async def find_base(
+    client: Client,
+    log: StreamAt,
+    end: Bound = TO_THE_END,
+    *,
+    oldest: bool = False,
+    names: ViewNames = MAIN,
+    pinned: str = "",
+) -> Base:
     """The nearest state from which the log can be folded to `end`: the newest snapshot before it, or with `oldest` the
-    log's beginning and a snapshot only where that is gone.
+    log's beginning and a snapshot only where that is gone. `names`: whose snapshots; `pinned`: under which policy.
 
     Raises `OutOfReach`, and as `JetStreamApi` does.
     """
     if oldest and log.first_seq <= 1:
         return Base(Fleet(), 0, "beginning")
-    stored = await stored_snapshots(client)
-    fitting = [found for found in stored if await _serves(client, found, log, end)]
+    stored = await stored_snapshots(client, names)
+    fitting = [found for found in stored if await _serves(client, found, log, end, pinned)]
     for found in reversed(fitting) if oldest else fitting:
         if _is_before(found, end):
             try:
-                fleet = await load(client, found)
+                fleet = await load(client, found, names)
             except (ValueError, msgspec.MsgspecError):
                 continue  # damaged: the next one, or the log, says the same
             return Base(fleet, found.info.time_ns, "snapshot")
@@ -92,21 +101,22 @@ async def find_base(client: Client, log: StreamAt, end: Bound = TO_THE_END, *, o
     return await _trimmed(client, log, end, fitting)
 
 
-async def stored_snapshots(client: Client) -> list[Found]:
+async def stored_snapshots(client: Client, names: ViewNames = MAIN) -> list[Found]:
     """All snapshots, newest first; none where their store is gone. Raises `ReadError`, `nats.errors.Error`."""
     try:
-        return await list_snapshots(client)
+        return await list_snapshots(client, names)
     except ReadError as error:
         if error.status == _NO_SUCH_STREAM:
             return []
         raise
 
 
-async def _serves(client: Client, found: Found, log: StreamAt, end: Bound) -> bool:
+async def _serves(client: Client, found: Found, log: StreamAt, end: Bound, pinned: str) -> bool:
     info = found.info
-    if info.fold == FOLD_VERSION and info.log_created == log.created_at and info.seq == end.seq:
+    is_kin = info.fold == FOLD_VERSION and info.log_created == log.created_at and info.pinned == pinned
+    if is_kin and info.seq == end.seq:
         return True  # it is the answer itself: nothing has to follow it
-    return not await unfit(client, info, log)
+    return not await unfit(client, info, log, pinned)
 
 
 def _is_before(found: Found, end: Bound) -> bool:
@@ -161,7 +171,7 @@ async def fold_live(
                 case Gap(reason="trimmed"):
                     if fleet.seq:
                         raise LogLost(f"the log has lost events from {item.first} on while it was read")
-                    derived = await fold_lost_control_events(client, fleet, item.last + 1)
+                    derived = await fold_lost_control_events(client, fleet, item.last + 1, folding.pinned)
                     folding.tell(derived)
                 case Gap():
                     folding.gap(item.first, item.last)

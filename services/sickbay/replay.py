@@ -65,6 +65,7 @@ class Folding:
     end      where it stops
     looks    in the order of their places; each is called once, at the latest by `finish`
     told     gets what follows from the events, in order of cause
+    pinned   a policy that counts in the place of every one in the log
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Folding:
         end: Bound = TO_THE_END,
         looks: Iterable[Look] = (),
         told: Callable[[list[DerivedEvent]], None] | None = None,
+        pinned: Policy | None = None,
     ) -> None:
         self.fleet = fleet
         self.events = 0
@@ -90,7 +92,8 @@ class Folding:
         self._end, self._told = end, told
         self._looks = list(looks)
         self._looks.reverse()
-        self._intake = Intake()
+        self.pinned = pinned
+        self._intake = Intake(pinned)
 
     def take(self, chunk: Chunk) -> None:
         """Fold a chunk, as far as the end lets."""

@@ -19,14 +19,15 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from sickbay_events import Checkpoint, GateEntry
+from sickbay_events import Checkpoint, GateEntry, Policy
 from sickbay_events.view import PolicyInForce
 from sickbay_projections import FOLD_VERSION, Fleet
 
 from .bus.connect import BusError
 from .bus.entries import Entry, read_entries, read_entry
 from .bus.jetstream import StreamAt
-from .bus.topology import CHECKPOINT_KEY, GATE_PREFIX, GATE_STREAM, POLICY_KEY, TARGET_PREFIX
+from .bus.topology import CHECKPOINT_KEY, POLICY_KEY
+from .bus.viewnames import MAIN, ViewNames
 from .operate import log_now_ms
 from .pastview import Base, find_base, fold_live, log_now, stored_snapshots
 from .replay import Bound, Folding, Look
@@ -85,6 +86,9 @@ class _Written(msgspec.Struct):
     """What somebody wrote or said, before the fold begins."""
 
     checkpoint: Checkpoint
+    names: ViewNames
+    pinned: Policy | None = None
+    """The policy that counts in the place of the log's."""
     digests: dict[int, list[tuple[str, str]]] = {}
     """By sequence: who said it, and the digest."""
     documents: dict[int, list[tuple[str, dict[str, Any]]]] = {}
@@ -95,23 +99,33 @@ class _Written(msgspec.Struct):
             self.digests.setdefault(seq, []).append((who, digest))
 
 
-async def verify(client: Client, *, quick: bool = False, progress: Callable[[int], None] | None = None) -> Verified:
+async def verify(
+    client: Client,
+    *,
+    names: ViewNames = MAIN,
+    is_beside: bool = False,
+    quick: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Verified:
     """Fold the log and compare. From its beginning, or the oldest snapshot where that is gone; `quick`: from the newest
-    snapshot that lies before what there is to compare.
+    snapshot that lies before what there is to compare. `names`: which view; `is_beside`: it is not the
+    fleet's, so that the services do not speak of it.
 
     Raises `CannotVerify`, `OutOfReach`, `BusError`.
     """
-    written = await _read_written(client)
+    written = await _read_written(client, names, is_beside=is_beside)
     log = await log_now(client)
     if written.checkpoint.log_created != log.created_at:
         raise CannotVerify("the checkpoint is of another log: no projector has folded this one yet")
     end_seq = min(log.last_seq, max([written.checkpoint.seq, *written.digests]))
     base = await _base(client, log, written, end_seq, quick=quick)
+    if written.pinned is not None and base.begins == "beginning":
+        base = base._replace(fleet=Fleet(written.pinned))
     from_seq = base.fleet.seq
     comparison = _Comparison(written, from_seq)
-    folding = Folding(base.fleet, end=Bound(seq=end_seq), looks=comparison.looks())
+    folding = Folding(base.fleet, end=Bound(seq=end_seq), looks=comparison.looks(), pinned=written.pinned)
     await fold_live(client, folding, base, log, progress)
-    entries = await _compare_view(client, base.fleet, comparison)
+    entries = await _compare_view(client, names, base.fleet, comparison)
     return Verified(
         seq=base.fleet.seq,
         begins=base.begins,
@@ -126,23 +140,36 @@ async def verify(client: Client, *, quick: bool = False, progress: Callable[[int
     )
 
 
-async def _read_written(client: Client) -> _Written:
-    entry = await read_entry(client, GATE_STREAM, GATE_PREFIX + CHECKPOINT_KEY)
+async def read_checkpoint(client: Client, names: ViewNames) -> Checkpoint:
+    """The checkpoint of a view. Raises `CannotVerify` where there is none, `ReadError`."""
+    entry = await read_entry(client, names.stream, names.gate_prefix + CHECKPOINT_KEY)
     if entry is None or entry.gone:
-        raise CannotVerify("there is no checkpoint: no projector has written anything yet (sickbay serve)")
-    written = _Written(msgspec.json.decode(entry.payload, type=Checkpoint))
-    checkpoint = written.checkpoint
+        raise CannotVerify(f"there is no checkpoint in {names.bucket}: no projector has written anything yet")
+    return msgspec.json.decode(entry.payload, type=Checkpoint)
+
+
+async def _read_written(client: Client, names: ViewNames, *, is_beside: bool) -> _Written:
+    checkpoint = await read_checkpoint(client, names)
+    written = _Written(checkpoint, names)
+    if checkpoint.pinned:
+        policy = await read_entry(client, names.stream, names.gate_prefix + POLICY_KEY)
+        if policy is None or policy.gone:
+            raise CannotVerify("the policy that was pinned does not stand in the bucket")
+        written.pinned = Policy.from_data(msgspec.json.decode(policy.payload, type=PolicyInForce).policy)
     if checkpoint.fold != FOLD_VERSION:
         raise CannotVerify(f"the projector folds by version {checkpoint.fold}, this is version {FOLD_VERSION}")
     written.say(checkpoint.marked_seq, "checkpoint", checkpoint.marked_digest)
-    for found in await stored_snapshots(client):
-        if found.info.fold == FOLD_VERSION and found.info.log_created == checkpoint.log_created:
+    for found in await stored_snapshots(client, names):
+        info = found.info
+        is_kin = info.fold == FOLD_VERSION and info.pinned == checkpoint.pinned
+        if is_kin and info.log_created == checkpoint.log_created:
             written.say(found.info.seq, "snapshot", found.info.digest)
-    for entry in (await read_entries(client, GATE_STREAM, f"{TARGET_PREFIX}>")).entries:
+    for entry in (await read_entries(client, names.stream, f"{names.target_prefix}>")).entries:
         document = None if entry.gone else _document(entry)
         if document is not None:
-            written.documents.setdefault(document["seq"], []).append((_key(entry, TARGET_PREFIX), document))
-    await _ask_digest(client, written)
+            written.documents.setdefault(document["seq"], []).append((_key(entry, names.target_prefix), document))
+    if not is_beside:
+        await _ask_digest(client, written)
     return written
 
 
@@ -172,7 +199,7 @@ async def _base(client: Client, log: StreamAt, written: _Written, end_seq: int, 
     place = (
         Bound(seq=max(0, max([written.checkpoint.seq, *written.digests], default=1) - 1)) if quick else Bound(end_seq)
     )
-    base = await find_base(client, log, place, oldest=not quick)
+    base = await find_base(client, log, place, oldest=not quick, names=written.names, pinned=written.checkpoint.pinned)
     if base.begins == "trimmed":
         raise CannotVerify(f"no snapshot fits: {base.note}")
     return base
@@ -226,15 +253,15 @@ def _apart(written: dict[str, Any], folded: Any) -> tuple[Any, Any]:
     return {key: written.get(key) for key in keys}, {key: folded.get(key) for key in keys}
 
 
-async def _compare_view(client: Client, fleet: Fleet, comparison: _Comparison) -> int:
+async def _compare_view(client: Client, names: ViewNames, fleet: Fleet, comparison: _Comparison) -> int:
     """Compare gate entries and policy; what differs is looked at again until it no longer does, or does for long."""
     suspects: dict[str, Difference] = {}
     compared = 0
     for look in range(LOOKS_MAX):
         if look:
             await asyncio.sleep(LOOK_EVERY_S)
-        found = await read_entries(client, GATE_STREAM, f"{GATE_PREFIX}>")
-        standing = {_key(entry, GATE_PREFIX): entry for entry in found.entries}
+        found = await read_entries(client, names.stream, f"{names.gate_prefix}>")
+        standing = {_key(entry, names.gate_prefix): entry for entry in found.entries}
         suspects, compared, moved_on = _differing(standing, fleet, await log_now_ms(client))
         if not suspects:
             break
@@ -265,16 +292,16 @@ def _differing(standing: dict[str, Entry], fleet: Fleet, now_ms: int) -> tuple[d
             continue
         if payload is not None and folded is not None and msgspec.json.encode(folded) == payload:
             continue
-        if folded is None and isinstance(stands, GateEntry) and not _says(stands, now_ms):
+        if folded is None and isinstance(stands, GateEntry) and not says_something(stands, now_ms + BROOM_MS):
             continue
         written = None if payload is None else _plain(stands, payload)
         suspects[key] = Difference(what=what, key=f"gate.{key}", written=written, folded=_plain(folded, b""))
     return suspects, compared, moved_on
 
 
-def _says(entry: GateEntry, now_ms: int) -> bool:
-    """Whether an entry says more than that all is well."""
-    if entry.expires_ms <= now_ms + BROOM_MS:
+def says_something(entry: GateEntry, at_ms: int) -> bool:
+    """Whether an entry says more at a log time than that all is well."""
+    if entry.expires_ms <= at_ms:
         return False
     return bool(entry.holds or entry.allow or entry.ramp or entry.cleared_seq)
 

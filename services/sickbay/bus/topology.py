@@ -13,24 +13,25 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from .connect import BusError
+from .connect import BusError, PermissionDenied, request
+from .viewnames import MAIN, ViewNames
 
 LOG = "SICKBAY_LOG"
 CONTROL = "SICKBAY_CONTROL"
 TRANSITIONS = "SICKBAY_TRANSITIONS"
 DEAD = "SICKBAY_DEAD"
 
-GATE_BUCKET = "sickbay"
+GATE_BUCKET = MAIN.bucket
 TRIALS_BUCKET = "sickbay_trials"
-SNAPSHOTS_BUCKET = "sickbay_snapshots"
-GATE_STREAM = f"KV_{GATE_BUCKET}"
+SNAPSHOTS_BUCKET = MAIN.snapshots_bucket
+GATE_STREAM = MAIN.stream
 TRIALS_STREAM = f"KV_{TRIALS_BUCKET}"
-SNAPSHOTS_STREAM = f"OBJ_{SNAPSHOTS_BUCKET}"
+SNAPSHOTS_STREAM = MAIN.snapshots_stream
 
-GATE_PREFIX = f"$KV.{GATE_BUCKET}.gate."  # + scope key: a gate entry
-TARGET_PREFIX = f"$KV.{GATE_BUCKET}.target."  # + scope key: the counters of a target, to be read by people
+GATE_PREFIX = MAIN.gate_prefix  # + scope key: a gate entry
+TARGET_PREFIX = MAIN.target_prefix  # + scope key: the counters of a target, to be read by people
 TRIALS_PREFIX = f"$KV.{TRIALS_BUCKET}."
-VIEW_PREFIX = "sickbay.view."  # + scope key: a gate entry as it is republished, without the `gate.`
+VIEW_PREFIX = MAIN.view_prefix  # + scope key: a gate entry as it is republished, without the `gate.`
 CHECKPOINT_KEY = "=.0"  # a scope key that no target has, since the empty provider is no target
 POLICY_KEY = "=.1"
 
@@ -153,9 +154,9 @@ OPERATORS_CHOICE = frozenset({"max_age", "max_bytes", "num_replicas"})
 """Fields whose difference is a note. All others of the table are serious."""
 
 
-def streams(limits: Limits | None = None) -> tuple[dict[str, Any], ...]:
+def streams(limits: Limits | None = None, view: ViewNames = MAIN) -> tuple[dict[str, Any], ...]:
     """The table: each stream's configuration as the JetStream API has it (durations in nanoseconds), in the
-    order of creation, since the log sources the control stream."""
+    order of creation, since the log sources the control stream. `view`: whose bucket and snapshots."""
     limits = limits or Limits()
     common = {
         "retention": "limits",
@@ -216,11 +217,11 @@ def streams(limits: Limits | None = None) -> tuple[dict[str, Any], ...]:
         },
         {
             **bucket,
-            "name": GATE_STREAM,
+            "name": view.stream,
             "description": "Sickbay: who may not be called now; a view of the log",
-            "subjects": [f"$KV.{GATE_BUCKET}.>"],
+            "subjects": [f"$KV.{view.bucket}.>"],
             "subject_delete_marker_ttl": 60 * _NS,
-            "republish": {"src": f"{GATE_PREFIX}>", "dest": f"{VIEW_PREFIX}>"},
+            "republish": {"src": f"{view.gate_prefix}>", "dest": f"{view.view_prefix}>"},
         },
         {
             # No delete markers: with them a lease would stand for the marker's time as well.
@@ -232,28 +233,28 @@ def streams(limits: Limits | None = None) -> tuple[dict[str, Any], ...]:
         },
         {
             **common,
-            "name": SNAPSHOTS_STREAM,
+            "name": view.snapshots_stream,
             "description": "Sickbay: states at a sequence, to start from",
-            "subjects": [f"$O.{SNAPSHOTS_BUCKET}.C.>", f"$O.{SNAPSHOTS_BUCKET}.M.>"],
+            "subjects": [f"$O.{view.snapshots_bucket}.C.>", f"$O.{view.snapshots_bucket}.M.>"],
             "discard": "new",
             "allow_rollup_hdrs": True,
         },
     )
 
 
-async def ensure(client: Client, limits: Limits | None = None) -> TopologyReport:
+async def ensure(client: Client, limits: Limits | None = None, view: ViewNames = MAIN) -> TopologyReport:
     """Create what is missing, compare what is there, change nothing.
 
     Raises `NoJetStream`, `TopologyError` (no room, no permission, subjects taken by another stream).
     """
     await require_jetstream(client)
-    return TopologyReport(tuple([await _stream(client, config, create=True) for config in streams(limits)]))
+    return TopologyReport(tuple([await _stream(client, config, create=True) for config in streams(limits, view)]))
 
 
-async def check(client: Client, limits: Limits | None = None) -> TopologyReport:
+async def check(client: Client, limits: Limits | None = None, view: ViewNames = MAIN) -> TopologyReport:
     """As `ensure`, but creates nothing."""
     await require_jetstream(client)
-    return TopologyReport(tuple([await _stream(client, config, create=False) for config in streams(limits)]))
+    return TopologyReport(tuple([await _stream(client, config, create=False) for config in streams(limits, view)]))
 
 
 async def require_jetstream(client: Client) -> None:
@@ -318,12 +319,14 @@ def _same(wanted: Any, found: Any) -> bool:
 async def _request(client: Client, api: str, body: dict[str, Any] | None, what: str) -> dict[str, Any]:
     payload = b"" if body is None else json.dumps({k: v for k, v in body.items() if v is not None}).encode()
     try:
-        reply = await client.request(f"$JS.API.{api}", payload, timeout=_REQUEST_TIMEOUT_S)
+        reply = await request(client, f"$JS.API.{api}", payload, timeout_s=_REQUEST_TIMEOUT_S)
+    except PermissionDenied as error:
+        raise TopologyError(what, 0, str(error)) from error
     except TimeoutError:
         raise TopologyError(
             what,
             0,
-            f"no answer to {api} in {_REQUEST_TIMEOUT_S:.0f} s: the cluster has no leader, or the user may not ask",
+            f"no answer to {api} in {_REQUEST_TIMEOUT_S:.0f} s: the cluster has no leader",
         ) from None
     answer: dict[str, Any] = json.loads(reply.data)
     return answer

@@ -15,12 +15,11 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from sickbay_events.view import CHECKPOINT_KEY, GATE_PREFIX
 
 from .bulk import Item, header_value
+from .viewnames import MAIN, ViewNames
 
 HISTORY_S: Final = 10.0
 """How long a digest is remembered by its revision; a checkpoint is on its way for less than that."""
 CHECKPOINT: Final = CHECKPOINT_KEY.removeprefix(GATE_PREFIX)
-_VIEW_PREFIX: Final = b"sickbay.view."
-_KV_PREFIX: Final = b"$KV.sickbay.gate."
 _MOD: Final = 1 << 128
 
 Applied: TypeAlias = Literal["new", "known", "other_bucket"]
@@ -50,23 +49,29 @@ def entry_hash(key: str, value: bytes) -> int:
     return int.from_bytes(blake2b(b"%b\0%b" % (key.encode(), value), digest_size=16).digest(), "big")
 
 
-def read_change(item: Item) -> Change | None:
+def read_change(item: Item, names: ViewNames = MAIN) -> Change | None:
     """Read a republished message, or one that a direct get answered; None if it is neither.
 
-    An empty payload is a marker of the broom or a delete: nothing stands there any more.
+    An empty payload is a marker of the broom or a delete: nothing stands there any more. Whoever asks for a message
+    names where the answer goes, so one under a view's subject counts only if it is no answer: it was stored under the
+    key that its subject names, says what stood there before, and not how many are to follow.
     """
     subject, _, headers, payload = item
     revision = header_value(headers, b"Nats-Sequence")
     if revision is None:
         return None
-    if not subject.startswith(_VIEW_PREFIX):
+    if not subject.startswith(names.raw_view_prefix):
         # A direct get answers to an inbox or under the stored subject; the header has the subject in both.
         subject = header_value(headers, b"Nats-Subject") or subject
-        if not subject.startswith(_KV_PREFIX):
+        if not subject.startswith(names.raw_gate_prefix):
             return None
-        key = subject[len(_KV_PREFIX) :]
+        key = subject[len(names.raw_gate_prefix) :]
     else:
-        key = subject[len(_VIEW_PREFIX) :]
+        key = subject[len(names.raw_view_prefix) :]
+        stored = header_value(headers, b"Nats-Subject")
+        answer = header_value(headers, b"Nats-Last-Sequence") is None or header_value(headers, b"Nats-Num-Pending")
+        if stored != names.raw_gate_prefix + key or answer:
+            return None
     return Change(key.decode(), int(revision), payload or None)
 
 

@@ -12,6 +12,7 @@ from sickbay_events import EventError
 
 from ..asks import AsksRefused
 from ..bus.connect import BusError, OptionsError
+from ..bus.viewnames import ViewRefused
 from ..config import SettingRefused
 from ..historian.errors import HistoryRefused
 from ..logfile import LogFileError
@@ -22,11 +23,13 @@ from .act import add as add_acts
 from .base import SaysNo, error_console
 from .demo.run import add as add_demo
 from .doctor import add as add_doctor
+from .equivalents import add as add_equivalents
 from .explain import add as add_explain
 from .files import add as add_files
 from .history import add as add_history
 from .imports import add as add_imports
 from .look import add as add_looks
+from .natsconfig import add as add_nats_config
 from .policy import add as add_policy
 from .probe import add as add_probe
 from .replay import add as add_replay
@@ -55,13 +58,15 @@ for add in (
     add_verify,
     add_history,
     add_doctor,
+    add_nats_config,
     add_policy,
     add_probe,
     add_words,
+    add_equivalents,
 ):
     add(app)
 
-_USAGE = (ActRefused, AsksRefused, ProbeRefused, SettingRefused, OptionsError, WhenRefused)
+_USAGE = (ActRefused, AsksRefused, ProbeRefused, SettingRefused, OptionsError, ViewRefused, WhenRefused)
 _NO = (SaysNo, BusError, EventError, HistoryRefused, LogFileError, OSError)
 
 

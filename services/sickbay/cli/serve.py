@@ -46,6 +46,13 @@ def serve(
     shadow: Annotated[
         bool | None, typer.Option("--shadow", help="Where the log has no policy yet: fold and tell, enforce nothing.")
     ] = None,
+    view: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which view is the fleet's; default $SICKBAY_VIEW, or none.")
+    ] = None,
+    beside: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Write a view of this name beside the running services, by --policy if any."),
+    ] = None,
     probes: Annotated[Path | None, typer.Option(help="File (TOML) of targets to probe while nobody calls.")] = None,
     http: Listen = None,
     history: Annotated[
@@ -67,6 +74,8 @@ def serve(
         port=port,
         policy=None if policy is None else str(policy),
         shadow=shadow,
+        view=view,
+        beside=beside,
         probes=None if probes is None else str(probes),
         history=history,
         http=http,
@@ -172,6 +181,9 @@ def _say_ready(app: AsgiFastStream, settings: Settings, listener: socket.socket 
         out.print(f"  health    http://{host}:{port}/healthz", markup=False)
     assert services.projector is not None
     fleet = services.projector.fleet
+    if services.is_beside:
+        out.print(f"  beside    writes the view {settings.beside}, tells and answers nothing", markup=False)
+        out.print(f"  compare   sickbay verify --beside {settings.beside}", markup=False)
     if services.prober is not None:
         out.print(f"  probes    {services.prober.size} targets, while nobody calls them", markup=False)
     if fleet.policy.shadow.all:

@@ -9,8 +9,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from ..beside import Compared, compare_views
+from ..bus.viewnames import view_names
+from ..operate import ActRefused
 from ..verify import Verified, verify
-from .base import AsJson, DataFolder, NatsUrl, connected, console, print_json, rows, run, seconds, table
+from .base import AsJson, DataFolder, NatsUrl, connected, console, print_json, rows, run, seconds, settings, table
 from .progress import progress
 
 
@@ -21,6 +24,12 @@ def add(app: typer.Typer) -> None:
 
 def verify_command(
     *,
+    view: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A view that is written beside the fleet's, instead of that.")
+    ] = None,
+    beside: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Compare the fleet's view with this one, without folding.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="From the newest snapshot, not the log's beginning.")] = False,
     nats: NatsUrl = None,
     data: DataFolder = None,
@@ -31,11 +40,29 @@ def verify_command(
     Example: sickbay verify --quick
     """
 
+    if view is not None and beside is not None:
+        raise ActRefused("--view, --beside", f"{view}, {beside}", "one of the two")
+    fleets = view_names(settings(nats=nats, data=data).view)
+    names = view_names(beside or view or "") if beside or view else fleets
+
     async def work() -> Verified:
         async with connected(nats, data) as client:
             with progress("verify") as shown:
-                return await verify(client, quick=quick, progress=shown)
+                return await verify(client, names=names, is_beside=names != fleets, quick=quick, progress=shown)
 
+    async def compare() -> Compared:
+        async with connected(nats, data) as client:
+            return await compare_views(client, fleets, names)
+
+    if beside is not None:
+        compared = run(compare())
+        if as_json:
+            print_json({"ok": compared.ok, **msgspec.to_builtins(compared)})
+        else:
+            _show_beside(compared)
+        if not compared.ok:
+            raise typer.Exit(1)
+        return
     began_s = time.monotonic()
     found = run(work())
     took_s = time.monotonic() - began_s
@@ -59,6 +86,24 @@ def _show(found: Verified, took_s: float) -> None:
     cells = ((one.what, one.key, _short(one.written), _short(one.folded)) for one in found.differences)
     out.print(rows(table("what", "where", "written", "by the log"), cells))
     out.print(f"{len(found.differences)} differ", markup=False)
+
+
+def _show_beside(found: Compared) -> None:
+    out = console()
+    sides = (
+        (side.view or "(no name)", side.seq, side.fold, side.pinned[:8] or "the log's", side.entries, side.writer)
+        for side in (found.one, found.other)
+    )
+    out.print(rows(table("view", "sequence", "fold", "policy", "entries", "writer"), sides))
+    if found.digests_equal is not None:
+        word = "equal" if found.digests_equal else "DIFFER"
+        out.print(f"the digests of the whole state at sequence {found.digest_seq} are {word}", markup=False)
+    else:
+        out.print("no digests to compare: other versions or policies, or no sequence that both marked", markup=False)
+    if found.differences:
+        cells = ((one.key, _short(one.written), _short(one.folded)) for one in found.differences)
+        out.print(rows(table("where", found.one.view or "(no name)", found.other.view), cells))
+    out.print(f"{found.entries} entries compared, {len(found.differences)} differ", markup=False)
 
 
 def _short(value: Any) -> str:

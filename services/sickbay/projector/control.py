@@ -49,11 +49,14 @@ async def lost_control_events(client: Client, first_seq: int) -> list[StoredMess
     return lost
 
 
-async def fold_lost_control_events(client: Client, fleet: Fleet, first_seq: int) -> list[DerivedEvent]:
+async def fold_lost_control_events(
+    client: Client, fleet: Fleet, first_seq: int, pinned: Policy | None = None
+) -> list[DerivedEvent]:
     """Bring a new state to just before `first_seq`, the first event that the log still has.
 
     What operators decided before is folded under the sequences that lie right below, in their order: their own
-    ones are not known any more. Raises as `lost_control_events` does.
+    ones are not known any more. `pinned`: the policy that counts in the place of every one there. Raises as
+    `lost_control_events` does.
     """
     derived: list[DerivedEvent] = []
     lost = await lost_control_events(client, first_seq)
@@ -64,6 +67,8 @@ async def fold_lost_control_events(client: Client, fleet: Fleet, first_seq: int)
         except Poison as poison:
             fleet.passed(seq, time_ms, poison.reason)
             continue
+        if pinned is not None and isinstance(event, PolicyChanged):
+            event = PolicyChanged(policy=pinned.to_data())
         scope = read_subject(message.subject).scope
         derived += fleet.apply(Recorded(event, scope=scope, seq=seq, time_ms=time_ms))
     return derived

@@ -14,8 +14,8 @@ from sickbay_events.view import Checkpoint
 from ..bus.bulk import BulkSubscription, Item, header_value, subscribe_bulk
 from ..bus.entries import read_entries
 from ..bus.jetstream import JetStreamApi, rfc3339_ns
-from ..bus.topology import GATE_PREFIX, GATE_STREAM, VIEW_PREFIX
 from ..bus.view import CHECKPOINT, Change, ViewMap, read_change
+from ..bus.viewnames import ViewNames
 from ..view import LogClock
 
 PAGE_TIMEOUT_S: Final = 2.0
@@ -29,7 +29,8 @@ class ViewFeed:
     at which the checkpoint was last seen to move.
     """
 
-    def __init__(self, on_changes: Callable[[list[Change]], None]) -> None:
+    def __init__(self, on_changes: Callable[[list[Change]], None], names: ViewNames) -> None:
+        self.names = names
         self.map = ViewMap()
         self.clock = LogClock(time.monotonic, time.time)
         self.checkpoint: Checkpoint | None = None
@@ -42,7 +43,7 @@ class ViewFeed:
     async def open(self, client: Client) -> None:
         """Subscribe on a new client."""
         await self.close()
-        self._subscription = await subscribe_bulk(client, f"{VIEW_PREFIX}>", self._on_items)
+        self._subscription = await subscribe_bulk(client, f"{self.names.view_prefix}>", self._on_items)
 
     async def close(self) -> None:
         """Stop following."""
@@ -55,10 +56,11 @@ class ViewFeed:
         """Page through the bucket; return all that stands there, with values, and the
         markers of what was swept away. Raises `ReadError`,
         `ApiError`, `nats.errors.Error` or `TimeoutError` (an `OSError`)."""
+        names = self.names
         self.map.begin_load()
-        found = await read_entries(client, GATE_STREAM, f"{GATE_PREFIX}>", timeout_s=PAGE_TIMEOUT_S)
-        info = await JetStreamApi(client, timeout_s=PAGE_TIMEOUT_S).request(f"STREAM.INFO.{GATE_STREAM}")
-        start = len(GATE_PREFIX)
+        found = await read_entries(client, names.stream, f"{names.gate_prefix}>", timeout_s=PAGE_TIMEOUT_S)
+        info = await JetStreamApi(client, timeout_s=PAGE_TIMEOUT_S).request(f"STREAM.INFO.{names.stream}")
+        start = len(names.gate_prefix)
         pages = [Change(e.subject[start:].decode(), e.revision, e.payload or None) for e in found.entries]
         standing = {change.key: change for change in pages}
         now_s = time.monotonic()
@@ -81,7 +83,7 @@ class ViewFeed:
         now_s = time.monotonic()
         new: list[Change] = []
         for item in items:
-            change = read_change(item)
+            change = read_change(item, self.names)
             if change is None:
                 continue
             stamp = header_value(item[2], b"Nats-Time-Stamp")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sickbay_events import Event, Poison, decode, read_subject
+from sickbay_events import Event, Poison, Policy, PolicyChanged, decode, read_subject
 from sickbay_events.codec import decode_outcomes
 
 from ..bus.reader import Chunk
@@ -27,9 +27,13 @@ class Batch(NamedTuple):
 
 
 class Intake:
-    """Decodes chunks; remembers which subjects it has read before."""
+    """Decodes chunks; remembers which subjects it has read before.
 
-    def __init__(self) -> None:
+    pinned   a policy that counts in the place of every one in the log: for a projector beside the running one
+    """
+
+    def __init__(self, pinned: Policy | None = None) -> None:
+        self._pinned = None if pinned is None else PolicyChanged(policy=pinned.to_data())
         self._known: dict[bytes, tuple[str, bool, Poison | None]] = {}
 
     def batch(self, chunk: Chunk) -> Batch:
@@ -42,6 +46,8 @@ class Intake:
         else:
             plain = iter(decode_outcomes([data for data, one in zip(payloads, read, strict=True) if one[1]]))
             events = [next(plain) if one[1] else _decode(one, data) for data, one in zip(payloads, read, strict=True)]
+            if self._pinned is not None:
+                events = [self._pinned if isinstance(event, PolicyChanged) else event for event in events]
         times_ms = [time_ns // 1_000_000 for time_ns in chunk.times_ns]
         return Batch([one[0] for one in read], events, chunk.seqs, times_ms)
 

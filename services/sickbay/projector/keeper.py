@@ -148,6 +148,7 @@ class Keeper:
             told_seq=p.transitions.told_seq(fleet.seq),
             marked_seq=marked_seq,
             marked_digest=p.marks.get(marked_seq, ""),
+            pinned=p.pinned,
         )
         if view.loaded and view.map.settled:
             counted = view.map.counted()
@@ -206,7 +207,7 @@ class Keeper:
         if time.monotonic() - self._ensured_s < ENSURE_EVERY_S:
             return
         self._ensured_s = time.monotonic()
-        report = await ensure(client, p.limits)
+        report = await ensure(client, p.limits, p.view.names)
         self.ensure_wanted = False
         if p.writer.bucket_gone:
             p.writer.bucket_gone = False
@@ -214,7 +215,7 @@ class Keeper:
             p.view.loaded = False
         if report.created:
             _log.warning("created streams that were gone: %s", ", ".join(report.created))
-        if TRANSITIONS in report.created and p.transitions.mark:
+        if TRANSITIONS in report.created and p.transitions.mark and not p.is_beside:
             p.rebuild(f"{TRANSITIONS} was gone: what was derived is published anew")
 
     # -- as the writer -----------------------------------------------------------------------------------
@@ -279,9 +280,11 @@ class Keeper:
             mark=p.transitions.mark,
             compression=snapshots.compression(),
             size=len(state),
+            untold=p.is_beside,
+            pinned=p.pinned,
         )
         try:
-            await snapshots.store(client, info, state)
+            await snapshots.store(client, info, state, p.view.names)
         except TROUBLE as error:
             p.say(error)
             self.ensure_wanted = True

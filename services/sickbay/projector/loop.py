@@ -21,6 +21,7 @@ from nats.aio.client import Client
 
 from sickbay_events import CallOutcome, DerivedEvent, Poison, Policy
 from sickbay_projections import Fleet
+from sickbay_projections.state import hash_of
 
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi, StreamAt
@@ -29,6 +30,7 @@ from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReade
 from ..bus.reader import Event as ReaderEvent
 from ..bus.topology import LOG, POLICY_KEY, Limits, ensure
 from ..bus.view import Change
+from ..bus.viewnames import view_names
 from .acks import Acks
 from .control import differing_keys, fold_lost_control_events, seed_policy
 from .deadletters import At, DeadLetters
@@ -37,8 +39,8 @@ from .follow import ViewFeed
 from .health import Phase, ProjectorHealth, health_of
 from .intake import Batch, Intake
 from .keeper import Keeper
-from .snapshots import newest_fit
-from .transitions import Transitions, read_end
+from .snapshots import Told, newest_fit
+from .transitions import Transitions, Untold, read_end
 from .trouble import TROUBLE
 from .writer import GateWriter
 
@@ -64,6 +66,9 @@ class Projector:
     policy        of a file: seeds an empty log, otherwise only compared with the policy in force
     snapshots     whether to store any (they are read in any case)
     dead_letters  whether to note what cannot be read, or only to count it
+    view          name of the view to write; empty for the one without a name
+    beside        beside the projector of another view: publishes no derived events and no dead letters, seeds nothing;
+                  `policy`, if given, counts in the place of every one in the log
 
     `fleet` is the state at `seq`; a standby has it too.
     """
@@ -77,11 +82,17 @@ class Projector:
         snapshots: bool = True,
         dead_letters: bool = True,
         limits: Limits | None = None,
+        view: str = "",
+        beside: bool = False,
     ) -> None:
         self.me = f"{name}/{secrets.token_hex(4)}"
         self.link = link
         self.limits = limits
-        self.fleet = Fleet(Policy())
+        self.is_beside = beside
+        self._pinned = policy if beside else None
+        self.pinned = "" if self._pinned is None else policy_digest(self._pinned)
+        """Digest of the policy that counts in the place of the log's; empty: the log's own."""
+        self.fleet = Fleet(self._pinned or Policy())
         self.log = StreamAt("", 0, 0)
         """The log as it looked when reading last began."""
         self.time_ns = 0
@@ -97,10 +108,11 @@ class Projector:
         self.folded = 0
         self.gaps = 0
         self.acks = Acks(link)
-        self.view = ViewFeed(self._on_view)
-        self.transitions = Transitions(self.acks)
-        self.documents = Documents(self.acks)
-        self.dead = DeadLetters(self.acks, enabled=dead_letters)
+        names = view_names(view)
+        self.view = ViewFeed(self._on_view, names)
+        self.transitions = Untold(self.acks) if beside else Transitions(self.acks)
+        self.documents = Documents(self.acks, names)
+        self.dead = DeadLetters(self.acks, enabled=dead_letters and not beside)
         self.keeper = Keeper(self, snapshots=snapshots)
         self.writer = GateWriter(
             self.acks,
@@ -109,9 +121,9 @@ class Projector:
             wake=self.keeper.wake,
             claim_now=self.keeper.claim_now,
         )
-        self.file = policy
+        self.file = None if beside else policy
         self._file_compared = -1
-        self._intake = Intake()
+        self._intake = Intake(self._pinned)
         self._stop = asyncio.Event()
         self._round: asyncio.Task[None] | None = None
         self._why = ""
@@ -216,7 +228,7 @@ class Projector:
 
     async def _read_log(self) -> None:
         client = await self.link.wait_connected()
-        await self.while_connected(ensure(client, self.limits))
+        await self.while_connected(ensure(client, self.limits, self.view.names))
         if not self.loaded:
             await self.while_connected(self._load(client))
         reader = LogReader(
@@ -240,10 +252,11 @@ class Projector:
             _log.info("the policy file is the log's first event")
         log = await JetStreamApi(client, timeout_s=REQUEST_S).stream_at(LOG)
         told_last_seq, mark, _ = await read_end(client, log.created_at)
-        found, why = await newest_fit(client, log, told_last_seq)
+        told = None if self.is_beside else Told(told_last_seq, mark)
+        found, why = await newest_fit(client, log, told, self.view.names, self.pinned)
         if found is None and why and not self.rebuilds:
             self._note_rebuild(f"no snapshot can be used: {why}")
-        self.fleet, self.time_ns = found or (Fleet(Policy()), 0)
+        self.fleet, self.time_ns = found or (Fleet(self._pinned or Policy()), 0)
         self.keeper.snapshot_seq = self.fleet.seq
         self.log = log
         self.transitions.start(log.created_at, mark)
@@ -279,7 +292,7 @@ class Projector:
             _log.warning("the log has no events from %d to %d: noted and passed", gap.first, gap.last)
         elif self.fleet.seq == 0:
             client = await self.link.wait_connected()
-            self._told(await fold_lost_control_events(client, self.fleet, gap.last + 1))
+            self._told(await fold_lost_control_events(client, self.fleet, gap.last + 1, self._pinned))
         else:
             raise _Rebuild(f"the log has lost events from {gap.first} to {gap.last} before they were folded")
 
@@ -386,6 +399,11 @@ class Projector:
 
     def _on_view(self, changes: list[Change]) -> None:
         self.writer.on_changes(changes)
+
+
+def policy_digest(policy: Policy) -> str:
+    """32 hex digits that say which policy this is."""
+    return f"{hash_of('policy', policy.to_data()):032x}"
 
 
 def _scope_key(subject: str) -> str:

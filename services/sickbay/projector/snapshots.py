@@ -12,10 +12,11 @@ import logging
 import time
 import zlib
 from base64 import urlsafe_b64encode
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import nats.errors
@@ -28,7 +29,8 @@ from sickbay_projections import FOLD_VERSION, Fleet
 from ..bus.connect import BusError
 from ..bus.entries import read_entries
 from ..bus.jetstream import JetStreamApi, StreamAt
-from ..bus.topology import LOG, SNAPSHOTS_BUCKET, SNAPSHOTS_STREAM
+from ..bus.topology import LOG
+from ..bus.viewnames import MAIN, ViewNames
 
 try:
     import zstandard
@@ -45,8 +47,6 @@ HOURLY_S: Final = 7 * 86_400
 DAILY_S: Final = 90 * 86_400
 LEVEL: Final = 3
 _REQUEST_S: Final = 5.0
-_META: Final = f"$O.{SNAPSHOTS_BUCKET}.M."
-_CHUNK: Final = f"$O.{SNAPSHOTS_BUCKET}.C."
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +67,10 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
     """`zstd` or `zlib`."""
     size: int
     """Bytes before compression."""
+    untold: bool = False
+    """Of a projector beside the running one: what it concluded up to here it told nobody."""
+    pinned: str = ""
+    """Digest of the policy that counted in the place of the log's; empty: the log's own."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -100,10 +104,10 @@ def decompress(data: bytes, how: str) -> bytes:
         raise ValueError(f"damaged snapshot: {error}") from error
 
 
-async def list_snapshots(client: Client) -> list[Found]:
+async def list_snapshots(client: Client, names: ViewNames = MAIN) -> list[Found]:
     """All snapshots, newest first (by log time, then sequence). Raises `ReadError`, `nats.errors.Error`."""
     found: list[Found] = []
-    for entry in (await read_entries(client, SNAPSHOTS_STREAM, f"{_META}>", timeout_s=_REQUEST_S)).entries:
+    for entry in (await read_entries(client, names.snapshots_stream, f"{_meta(names)}>", timeout_s=_REQUEST_S)).entries:
         with suppress(ValueError, KeyError, msgspec.ValidationError):  # put there by somebody else
             meta = json.loads(entry.payload)
             if not meta.get("deleted"):
@@ -112,9 +116,9 @@ async def list_snapshots(client: Client) -> list[Found]:
     return sorted(found, key=lambda one: (one.info.time_ms, one.info.seq), reverse=True)
 
 
-async def load(client: Client, found: Found) -> Fleet:
+async def load(client: Client, found: Found, names: ViewNames = MAIN) -> Fleet:
     """Read a snapshot back. Raises ValueError if it is not what it says, `ReadError`, `nats.errors.Error`."""
-    pages = await read_entries(client, SNAPSHOTS_STREAM, _CHUNK + found.nuid, timeout_s=_REQUEST_S)
+    pages = await read_entries(client, names.snapshots_stream, _chunk(names) + found.nuid, timeout_s=_REQUEST_S)
     data = b"".join([entry.payload for entry in pages.entries])
     if found.sha.rpartition("SHA-256=")[2] != urlsafe_b64encode(sha256(data).digest()).decode():
         raise ValueError("its bytes are not those that were stored")
@@ -124,12 +128,14 @@ async def load(client: Client, found: Found) -> Fleet:
     return fleet
 
 
-async def unfit(client: Client, info: SnapshotInfo, log: StreamAt) -> str:
-    """Why a state cannot go on with this log; "" if it can. Raises as `JetStreamApi` does."""
+async def unfit(client: Client, info: SnapshotInfo, log: StreamAt, pinned: str = "") -> str:
+    """Why a state cannot go on with this log, and under this policy; "" if it can. Raises as `JetStreamApi` does."""
     if info.fold != FOLD_VERSION:
         return f"it is of fold version {info.fold}, this is {FOLD_VERSION}"
     if info.log_created != log.created_at:
         return "it is of another log"
+    if info.pinned != pinned:
+        return "another policy was pinned" if info.pinned else "no policy was pinned"
     if info.seq > log.last_seq:
         return f"the log ends at {log.last_seq}, before it: an older store was put in place"
     if info.seq < log.first_seq - 1:
@@ -141,21 +147,33 @@ async def unfit(client: Client, info: SnapshotInfo, log: StreamAt) -> str:
     return ""
 
 
-async def newest_fit(client: Client, log: StreamAt, told_last_seq: int) -> tuple[tuple[Fleet, int] | None, str]:
+class Told(NamedTuple):
+    """How far derived events stand in their stream: its last sequence, and the cause of the last of them."""
+
+    last_seq: int
+    mark: int
+
+
+async def newest_fit(
+    client: Client, log: StreamAt, told: Told | None, names: ViewNames = MAIN, pinned: str = ""
+) -> tuple[tuple[Fleet, int] | None, str]:
     """The newest state that can go on with this log, with the server's time of its last event; and why not the
     newest of all ("" if it is that one or there is none).
 
-    `told_last_seq` is the last sequence of the stream of derived events: if that was emptied, no snapshot fits
-    that comes after any, so that they are derived again. Raises as `JetStreamApi` and `list_snapshots` do.
+    If the stream of derived events was emptied, no snapshot fits that comes after any, so that they are derived again;
+    nor one that told nobody what it concluded. `told` None: nothing is told from here. Raises as `JetStreamApi` and
+    `list_snapshots` do.
     """
     first_why = ""
-    for found in await list_snapshots(client):
-        why = await unfit(client, found.info, log)
-        if found.info.mark and not told_last_seq:
+    for found in await list_snapshots(client, names):
+        why = await unfit(client, found.info, log, pinned)
+        if told is not None and found.info.mark and not told.last_seq:
             why = "the derived events that came before it are gone"
+        if told is not None and found.info.untold and found.info.seq > told.mark:
+            why = "what was concluded up to it was told by nobody"
         if not why:
             try:
-                return (await load(client, found), found.info.time_ns), first_why
+                return (await load(client, found, names), found.info.time_ns), first_why
             except (ValueError, msgspec.MsgspecError) as error:
                 why = str(error)
         _log.info("snapshot at %d is not used: %s", found.info.seq, why)
@@ -163,43 +181,59 @@ async def newest_fit(client: Client, log: StreamAt, told_last_seq: int) -> tuple
     return None, first_why
 
 
-async def store(client: Client, info: SnapshotInfo, state: bytes) -> None:
+async def store(client: Client, info: SnapshotInfo, state: bytes, names: ViewNames = MAIN) -> None:
     """Compress and store a state, then drop the snapshots that are not kept. Raises `nats.errors.Error`,
     `BusError`, `TimeoutError`."""
     data = await asyncio.to_thread(compress, state)
-    bucket = await client.jetstream(timeout=_REQUEST_S).object_store(SNAPSHOTS_BUCKET)
+    bucket = await client.jetstream(timeout=_REQUEST_S).object_store(names.snapshots_bucket)
     name = f"{info.log_created}/{info.fold}/{info.seq:020d}"
     described = msgspec.json.encode(info).decode()
     meta = api.ObjectMeta(name=name, description=described)
     await bucket.put(name, data, meta=meta)
-    for old in kept_not(await list_snapshots(client), int(time.time() * 1000)):
-        await _drop(client, old)
+    for old in kept_not(await list_snapshots(client, names), int(time.time() * 1000)):
+        await _drop(client, old, names)
 
 
 def kept_not(found: Sequence[Found], now_ms: int) -> list[Found]:
-    """Which of these (newest first) are not kept: all but the newest 3, one an hour for 7 days, one a day for 90."""
-    seen: set[tuple[str, int]] = set()
+    """Which of these (newest first) are not kept: all but the newest 3, one an hour for 7 days, one a day for 90.
+
+    So for each log, fold version and pinned policy by itself: those of another version are what a switch back starts
+    from.
+    """
+    seen: set[tuple[object, ...]] = set()
+    numbers: Counter[tuple[object, ...]] = Counter()
     dropped: list[Found] = []
-    for index, one in enumerate(found):
-        age_s = (now_ms - one.info.time_ms) / 1000
+    for one in found:
+        info = one.info
+        kin = (info.log_created, info.fold, info.pinned)
+        age_s = (now_ms - info.time_ms) / 1000
         slots = []
         if age_s < HOURLY_S:
-            slots.append(("hour", one.info.time_ms // 3_600_000))
+            slots.append((*kin, "hour", info.time_ms // 3_600_000))
         if age_s < DAILY_S:
-            slots.append(("day", one.info.time_ms // 86_400_000))
-        keeps = index < NEWEST or any(slot not in seen for slot in slots)
+            slots.append((*kin, "day", info.time_ms // 86_400_000))
+        keeps = numbers[kin] < NEWEST or any(slot not in seen for slot in slots)
+        numbers[kin] += 1
         seen.update(slots)
         if not keeps:
             dropped.append(one)
     return dropped
 
 
-async def _drop(client: Client, old: Found) -> None:
+async def _drop(client: Client, old: Found, names: ViewNames) -> None:
     # The client's own delete leaves a tombstone for every name for ever; names here are never used again.
     request = JetStreamApi(client, timeout_s=_REQUEST_S)
     encoded = urlsafe_b64encode(old.name.encode()).decode()
     try:
-        await request.request(f"STREAM.PURGE.{SNAPSHOTS_STREAM}", {"filter": _META + encoded})
-        await request.request(f"STREAM.PURGE.{SNAPSHOTS_STREAM}", {"filter": _CHUNK + old.nuid})
+        await request.request(f"STREAM.PURGE.{names.snapshots_stream}", {"filter": _meta(names) + encoded})
+        await request.request(f"STREAM.PURGE.{names.snapshots_stream}", {"filter": _chunk(names) + old.nuid})
     except (BusError, JetStreamError, nats.errors.Error, OSError) as error:
         _log.info("an old snapshot could not be dropped: %s", error)
+
+
+def _meta(names: ViewNames) -> str:
+    return f"$O.{names.snapshots_bucket}.M."
+
+
+def _chunk(names: ViewNames) -> str:
+    return f"$O.{names.snapshots_bucket}.C."

@@ -132,6 +132,23 @@ class Transitions:
             self.published += 1
 
 
+class Untold(Transitions):
+    """The transitions of a projector beside the running one: what it concludes is told by nobody."""
+
+    def add(self, events: Iterable[DerivedEvent]) -> None:
+        """Drop them."""
+
+    def start(self, log_created: str, mark: int) -> None:  # noqa: ARG002 - there is no mark where nothing is told
+        """Begin anew."""
+        self.log_created, self.out_of_step = log_created, False
+
+    def desync(self) -> None:
+        """Nothing is under way."""
+
+    async def take_over(self, client: Client) -> None:
+        """Nothing is to be taken over."""
+
+
 async def read_end(client: Client, log_created: str) -> tuple[int, int, set[str]]:
     """Last sequence of the stream, the mark (cause of its last message that the log still has; 0 if that is of another
     log or there is none), and the ids of all messages with that cause."""

@@ -22,7 +22,7 @@ from sickbay_projections import Fleet
 
 from ..bus.entries import read_entry
 from ..bus.link import Link
-from ..bus.topology import CHECKPOINT_KEY, GATE_PREFIX, GATE_STREAM, POLICY_KEY
+from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
 from ..bus.view import Change, entry_hash
 from .acks import NO_STREAM, WRONG_LAST_SEQUENCE, Ack, Acks, Refused, Stored
 from .follow import ViewFeed
@@ -78,6 +78,7 @@ class GateWriter:
         self.bucket_gone = False
         self.puts = self.refused = self.mends = self.claims = self.demotions = 0
         self._link, self._acks, self._view, self._state = state.link, acks, view, state
+        self._names = view.names
         self._wake, self._claim_now = wake, claim_now
         self._claimed_s = -math.inf
         self._turn = 0  # rises when the writer's part is lost
@@ -131,7 +132,7 @@ class GateWriter:
 
     async def _put_checkpoint(self, checkpoint: Checkpoint, expected: int) -> Ack:
         headers = {"Nats-Expected-Last-Subject-Sequence": str(expected)}
-        return await self._acks.publish(GATE_PREFIX + CHECKPOINT_KEY, _encode(checkpoint), headers)
+        return await self._acks.publish(self._names.gate_prefix + CHECKPOINT_KEY, _encode(checkpoint), headers)
 
     async def _standing_checkpoint(self) -> tuple[int, str]:
         """Revision of what stands under the checkpoint's key, and its writer; "" if nobody is.
@@ -141,7 +142,7 @@ class GateWriter:
         client = self._link.client
         if client is None:
             raise nats.errors.ConnectionClosedError
-        entry = await read_entry(client, GATE_STREAM, GATE_PREFIX + CHECKPOINT_KEY)
+        entry = await read_entry(client, self._names.stream, self._names.gate_prefix + CHECKPOINT_KEY)
         if entry is None:
             return 0, ""
         if entry.gone or not entry.payload:
@@ -272,7 +273,7 @@ class GateWriter:
             headers["Nats-TTL"] = f"{ttl_s}s"
         self._under_way[key] = sent = _Put(time.monotonic(), value_hash)
         self.puts += 1
-        self._acks.send(GATE_PREFIX + key, value, headers, lambda ack: self._on_ack(key, sent, ack))
+        self._acks.send(self._names.gate_prefix + key, value, headers, lambda ack: self._on_ack(key, sent, ack))
 
     def _on_ack(self, key: str, put: _Put, ack: Ack) -> None:
         if isinstance(ack, Stored) or self._under_way.get(key) is not put:
@@ -295,7 +296,7 @@ class GateWriter:
             client = self._link.client
             if client is None:
                 return
-            entry = await read_entry(client, GATE_STREAM, GATE_PREFIX + key)
+            entry = await read_entry(client, self._names.stream, self._names.gate_prefix + key)
             put = self._under_way.pop(key, None)
             if entry is None:
                 self._beneath.pop(key, None)
