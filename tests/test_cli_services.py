@@ -167,6 +167,31 @@ def test_status_goes_on_without_services(nats_server: NatsServer, serve: Start) 
     assert sickbay("explain", "h", "m", "--nats", nats_server.url).returncode == 0
 
 
+def test_a_second_serve_stands_by_and_takes_over_when_the_first_is_killed(
+    nats_server: NatsServer, serve: Start
+) -> None:
+    """One writes, the other folds along; after SIGKILL of the writer the other holds what is reported then."""
+    url = nats_server.url
+    both = [serve("--nats", url).ready() for _ in range(2)]
+
+    def phases() -> list[str]:
+        found = []
+        for served in both:
+            if served.process.poll() is None:
+                with urllib.request.urlopen(served.health_url, timeout=5) as answer:
+                    found.append(json.load(answer)["projector"]["phase"])
+        return found
+
+    until(lambda: phases() == ["writing", "standby"], "one writes and one stands by")
+    facts("report", "h", "m", "-k", "model_unavailable", "--nats", url)
+    both[0].end(signal.SIGKILL)
+    until(lambda: phases() == ["writing"], "the other took over")
+    facts("report", "h", "m", "-k", "model_unavailable", "--nats", url)
+    scopes = until(lambda: facts("status", "--nats", url)["scopes"], "the hold")
+    assert scopes[0]["holds"][0]["count"] == 2, "the strike from before the takeover counts"
+    assert both[1].end()[0] == 0
+
+
 def test_serve_on_a_folder_in_use_is_refused(data: str, serve: Start) -> None:
     """A second one on the same folder says who has it and ends with 1; the first goes on."""
     second = serve("--data", data)

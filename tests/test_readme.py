@@ -85,7 +85,9 @@ def test_what_the_readme_shows_runs_and_prints_what_it_says(environment: dict[st
         done = run([COMMAND, *command.split()], environment)
         assert shape(done.stdout) == shape(expected), f"sickbay {command} printed\n{done.stdout}"
     # The second one meets the hold that the first one brought about, and goes on to the next target.
-    assert "Hello." in python(second, environment)
+    assert "Hello." in (printed := python(second, environment))
+    for said in re.findall(r"print\(.*\)  # (grok.*)", second):
+        assert said in printed.splitlines()
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python", ROUTERS))))
