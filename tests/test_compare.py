@@ -461,3 +461,13 @@ async def test_the_live_log_and_its_export_are_compared_alike(
     assert one == other
     assert one.parts[0].calls.dead >= 6
     assert notes == []
+
+
+async def test_an_empty_live_log_is_compared_to_nothing(nats_server: NatsServer) -> None:
+    services = Services(Settings(nats=nats_server.url, replica="box"))
+    await services.start()
+    await services.ready()
+    await services.stop()
+    notes: list[str] = []
+    empty = await _live(Asked("live", None, "none", None, None, nats_server.url, None), notes)
+    assert (empty.comparison.result().events, notes) == (0, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -63,7 +64,7 @@ class Call(msgspec.Struct, kw_only=True):
 def event_of(call: Call) -> tuple[str, CallOutcome]:
     """Subject and event of a call. Raises `RowRefused`."""
     for name in ("provider", "model", "replica"):
-        if looks_secret(getattr(call, name)):
+        if _is_secret(getattr(call, name)):
             raise RowRefused(name, "it looks like a key")
     target = Target(call.provider, call.model)
     if target.is_empty:
@@ -91,6 +92,12 @@ def event_of(call: Call) -> tuple[str, CallOutcome]:
         code=verdict.code if verdict.code is None or not looks_secret(verdict.code) else None,
         at=rfc3339(call.at_ms),
     )
+
+
+@lru_cache(maxsize=65_536)
+def _is_secret(name: str) -> bool:
+    """Names come again and again, and are looked at by many patterns."""
+    return looks_secret(name)
 
 
 def _verdict(call: Call) -> Verdict:

@@ -66,9 +66,6 @@ class Column(NamedTuple):
         return None if found is None else found[found.re.groups and 1]
 
 
-_USUAL: Final = {field: tuple(Column(name) for name in names) for field, names in USUAL.items()}
-
-
 class Setup(NamedTuple):
     """What the command line says of every row."""
 
@@ -91,9 +88,10 @@ class Fields(msgspec.Struct, frozen=True):
 
     def value(self, row: Mapping[str, Any], field: str, setup: Setup) -> Any:
         """The first value that is there: of the mapped columns, else of the usual ones, else the constant."""
-        for column in self.columns.get(field) or _USUAL[field]:
-            value = column.of(row)
-            if value not in (None, ""):
+        columns = self.columns.get(field)
+        for one in columns or USUAL[field]:
+            value = one.of(row) if isinstance(one, Column) else row.get(one)
+            if value is not None and value != "":
                 return value
         return setup.constants.get(field)
 
