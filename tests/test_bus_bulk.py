@@ -17,7 +17,6 @@ from sickbay.bus.bulk import (
     Item,
     bulk_parser,
     header_value,
-    headers_dict,
     status_of,
     status_text,
     subscribe_bulk,
@@ -198,8 +197,6 @@ def test_raw_headers_are_read_without_parsing_them_all() -> None:
     assert header_value(STATUSES[2], b"Nats-Pending-Messages") == b"7"
     assert header_value(HEADERS, b"Nats-Msg") is None
     assert header_value(HEADERS, b"A") == b"b"
-    assert headers_dict(HEADERS) == {"Nats-Msg-Id": "00ff-1", "A": "b"}
-    assert headers_dict(None) == {}
 
 
 async def test_bulk_and_ordinary_subscriptions_live_on_one_connection(nats_client: Client) -> None:

@@ -41,11 +41,6 @@ class Refused:
             found = self._tallies.setdefault((target, rule), Tally(target, rule))
         return found
 
-    @property
-    def uncounted(self) -> int:
-        """Calls kept from targets that have no tally of their own."""
-        return self._other.count
-
     def take(self) -> list[tuple[Target, str, int]]:
         """What was counted since the last take: (target, rule, count)."""
         taken: list[tuple[Target, str, int]] = []

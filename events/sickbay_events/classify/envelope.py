@@ -177,11 +177,6 @@ def read_json(data: bytes | str) -> Json:
         return None
 
 
-def looks_like_json(text: str) -> bool:
-    """Whether the first character that is no blank opens a JSON value."""
-    return text.lstrip()[:1] in ("{", "[", '"')
-
-
 def read_envelope(status: int | None, headers: Mapping[str, str], body: Body) -> Envelope:
     """Lay an error answer flat, whatever its shape."""
     text = body.text

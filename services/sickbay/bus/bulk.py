@@ -243,13 +243,3 @@ def header_value(headers: bytes | None, name: bytes) -> bytes | None:
         return None
     start += len(name) + 3
     return headers[start : headers.find(b"\r\n", start)].strip()
-
-
-def headers_dict(headers: bytes | None) -> dict[str, str]:
-    """All headers of a raw block by name; the last of a repeated name; {} for None. For logs and exports."""
-    found: dict[str, str] = {}
-    for line in (headers or b"").split(b"\r\n")[1:]:
-        name, colon, value = line.partition(b":")
-        if colon:
-            found[name.strip().decode("utf-8", "replace")] = value.strip().decode("utf-8", "replace")
-    return found

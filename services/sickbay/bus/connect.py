@@ -30,7 +30,6 @@ from nats.aio.msg import Msg
 
 from .bulk import bulk_parser
 
-ENVIRONMENT_URL = "SICKBAY_NATS"
 PING_INTERVAL_S = 1.0
 PINGS_OUTSTANDING_MAX = 2  # a silent peer is given up after (2 + 1) pings
 ATTEMPT_TIMEOUT_S = 2.0  # one TCP connect, one wait for the server's first words

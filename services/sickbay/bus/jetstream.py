@@ -15,7 +15,6 @@ from nats.aio.client import Client
 from .connect import BusError, request
 
 NO_MESSAGE_FOUND = 10037
-STREAM_NOT_FOUND = 10059
 
 
 class ApiError(BusError):
