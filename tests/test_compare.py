@@ -28,7 +28,8 @@ from sickbay_events import CallOutcome, CallsRefused, Lease, Policy, Target, enc
 from sickbay_events.codec import POLICY_SUBJECT, override_subject, probe_subject
 from sickbay_events.outcome import Override, PolicyChanged, ProbeResult
 from sickbay_projections import Fleet, Recorded
-from sickbay_projections.compare import Comparison, Result
+from sickbay_projections.compare import Comparison
+from sickbay_projections.compared import Result
 from sickbay_projections.counterfactual import World
 from sickbay_projections.estimate import Nearby, Unanswered, share
 from sickbay_projections.testing import START_MS, Log

@@ -14,7 +14,8 @@ import msgspec
 
 from sickbay_events import Poison, Policy, rfc3339
 from sickbay_projections import Fleet
-from sickbay_projections.compare import Comparison, Result
+from sickbay_projections.compare import Comparison
+from sickbay_projections.compared import Result
 from sickbay_projections.counterfactual import World
 
 from .operate import ActRefused
