@@ -84,7 +84,7 @@ def run(seed: int, only: tuple[str, ...] = ()) -> History:
         try:
             loop.run_until_complete(story.tell())
         except Broken as broken:
-            story.broken.append(str(broken))
+            story.broken += [str(broken), *loop.unexpected]
         finally:
             loop.end()
     return story.history()

@@ -69,6 +69,7 @@ class Watch:
         self.grants = 0
         self.broken: list[str] = []
         self._claims: dict[Any, float] = {}
+        self._bucket_s = 0.0
         self._writer: tuple[Stream | None, str, float] = (None, "", 0.0)
         """In which bucket who claimed the checkpoint last, and when."""
         self._asks: dict[str, tuple[TrialAsk, float]] = {}
@@ -98,7 +99,15 @@ class Watch:
 
     def _claimed(self, bucket: Stream, writer: str, now_s: float) -> None:
         where, before, before_s = self._writer
-        if where is bucket and before not in ("", writer) and now_s - before_s < SILENT_S - ON_ITS_WAY_S:
+        if where is not bucket:
+            self._bucket_s = now_s
+        # In a bucket made anew revisions begin again, and who wrote into the old one may be the first.
+        if (
+            where is bucket
+            and now_s - self._bucket_s > SILENT_S
+            and before not in ("", writer)
+            and now_s - before_s < SILENT_S - ON_ITS_WAY_S
+        ):
             # DESIGN, One writes: another one's checkpoint is claimed when it has not moved for 3 s.
             self._says(f"{writer} took the checkpoint, which {before} had claimed {now_s - before_s:.2f} s before")
         self._writer = (bucket, writer, now_s)
@@ -182,8 +191,8 @@ class Walk:
         self._cleared: dict[str, tuple[int, int]] = {}
         self._bad: dict[str, list[tuple[int, str, str, int]]] = {}
         """By model key: (time, replica, group, sequence) of each outcome that can count."""
-        self._good: dict[str, dict[str, int]] = {}
-        """By model key and replica: time of its newest good answer."""
+        self._good: dict[str, dict[str, tuple[int, int]]] = {}
+        """By model key and replica: time and sequence of its newest good answer."""
         self._requests: dict[tuple[str, str], int] = {}
         self._growths = 1.0
         self.stepped_back = False
@@ -220,10 +229,10 @@ class Walk:
         if first and isinstance(event, CallOutcome | CallAnswered):
             self._note(recorded, now_ms)
         if isinstance(event, Override) and event.action == "clear" and recorded.scope is not None:
-            self._clear(recorded.scope.key, seq, now_ms)
+            self._cleared[recorded.scope.key] = (seq, now_ms)
         changed = fleet.take_changed()
         for key in changed:
-            self._moved(key, event, seq, now_ms, derived, stepped=now_ms < before_ms)
+            self._moved(key, event, seq, now_ms, derived)
         if not first and derived:
             self._says(seq, f"an event that was folded before led to {derived}")  # SPEC 4, Once
         for one in derived:
@@ -237,13 +246,6 @@ class Walk:
                     name.over_ms = now_ms
                     if one.by == "clear":
                         name.nth = 0
-
-    def _clear(self, key: str, seq: int, now_ms: int) -> None:
-        """SPEC 4.7: a clear empties every fold of the scope and below."""
-        self._cleared[key] = (seq, now_ms)
-        for table in (self._bad, self._good):
-            for below in [at for at in table if at == key or at.startswith(key + ".")]:
-                del table[below]
 
     def _is_first(self, recorded: Recorded) -> bool:
         event_id = getattr(recorded.event, "id", None)
@@ -263,7 +265,7 @@ class Walk:
             found[:] = [(min(at, now_ms), replica, group, seq) for at, replica, group, seq in found]
         for good in self._good.values():
             for replica in good:
-                good[replica] = min(good[replica], now_ms)
+                good[replica] = min(good[replica][0], now_ms), good[replica][1]
         self._requests = {key: min(at, now_ms) for key, at in self._requests.items()}
         for name in self._names.values():
             name.over_ms = None if name.over_ms is None else min(name.over_ms, now_ms)
@@ -273,12 +275,12 @@ class Walk:
         event, target = recorded.event, recorded.target
         assert target is not None
         if isinstance(event, CallAnswered):
-            self._good.setdefault(target.key, {})[recorded.replica] = now_ms
+            self._good.setdefault(target.key, {})[recorded.replica] = now_ms, recorded.seq
             return
         assert isinstance(event, CallOutcome)
         group = KINDS[event.kind].group
         if group == "success" and (event.queued_ms or 0) <= POLICY.witnesses.good_answer_s * 1000:
-            self._good.setdefault(target.key, {})[recorded.replica] = now_ms
+            self._good.setdefault(target.key, {})[recorded.replica] = now_ms, recorded.seq
         repeats = False
         if event.request_hash is not None:
             before_ms = self._requests.get((target.key, event.request_hash))
@@ -292,7 +294,7 @@ class Walk:
 
     # What moved.
 
-    def _moved(self, key: str, event: Event, seq: int, now_ms: int, derived: list[Any], *, stepped: bool) -> None:
+    def _moved(self, key: str, event: Event, seq: int, now_ms: int, derived: list[Any]) -> None:
         entry = self.fleet.entry(key)
         before = self._shown.get(key)
         if entry is None:
@@ -309,11 +311,13 @@ class Walk:
                 continue
             was, now = old.get(rule), new.get(rule)
             what = self._what_moved(was, now, entry, now_ms)
+            if what == "ended" and was is not None and self._cleared_over(key)[0] > was.began_seq:
+                continue  # a clear of a wider scope, which the target heeds when it is next folded
             if what and not wide and not self._is_after(event, seq, now_ms, key, rule, was):
                 # SPEC 4, After: what is not after a hold lifts, closes, extends and reopens nothing.
                 self._says(seq, f"{rule} of {key} {what} by what is not after it: {event!r}; {was!r} -> {now!r}")
             same = was is not None and now is not None and was.began_seq == now.began_seq
-            if was is not None and now is not None and same and now.end_ms < was.end_ms and not stepped:
+            if was is not None and now is not None and same and now.end_ms < was.end_ms and not self.stepped_back:
                 # SPEC 4, Holds: ends only ever grow within a hold.
                 self._says(seq, f"{rule} of {key} ends earlier than before: {was!r} -> {now!r}")
             if now is not None and (was is None or was.began_seq != now.began_seq) and now.began_seq != seq:
@@ -336,8 +340,7 @@ class Walk:
         began_seq, end_ms = (was.began_seq, was.end_ms) if was is not None else (0, 0)
         if was is None and name is not None:
             began_seq, end_ms = name.began_seq, min(name.end_ms, name.over_ms or name.end_ms)
-        parts = key.split(".")
-        cleared = max((self._cleared.get(".".join(parts[:n]), (0, 0)) for n in (1, 2, 3)), default=(0, 0))
+        cleared = self._cleared_over(key)
         leased = any(lease.rule == rule and lease.began_seq == began_seq for lease in event.trial or ())
         if cleared[0] > began_seq:
             (began_seq, end_ms), leased = cleared, False
@@ -348,6 +351,11 @@ class Walk:
         took_ms = getattr(event, "took_ms", None)
         took_ms = POLICY.evidence.took_s * 1000 if took_ms is None else took_ms
         return self.stepped_back or now_ms - took_ms >= end_ms
+
+    def _cleared_over(self, key: str) -> tuple[int, int]:
+        """Sequence and time of the newest clear of a scope or around it."""
+        parts = key.split(".")
+        return max((self._cleared.get(".".join(parts[:n]), (0, 0)) for n in (1, 2, 3)), default=(0, 0))
 
     # What began.
 
@@ -396,7 +404,10 @@ class Walk:
             return
         keys = [key for key in self._bad if key == held.scope.key or key.startswith(held.scope.key + ".")]
         window_ms = max(POLICY.witnesses.good_answer_s, POLICY.rejections.window_s, POLICY.breaker.run_s, 30.0) * 1000
-        bad = [one for key in keys for one in self._bad[key] if one[2] == group and now_ms < one[0] + window_ms]
+        # SPEC 4.7: a clear empties every fold of the scope and below, and none above it.
+        cleared_seq = self._cleared_over(held.scope.key)[0]
+        found = [one for key in keys for one in self._bad[key] if one[2] == group and one[3] > cleared_seq]
+        bad = [one for one in found if now_ms < one[0] + window_ms]
         if len(bad) < LEAST.get(held.rule, 1):
             self._says(seq, f"{held} rests on {len(bad)} {group} outcomes")
         replicas = {one[1] for one in bad}
@@ -404,8 +415,8 @@ class Walk:
             return
         good_ms = POLICY.witnesses.good_answer_s * 1000
         for key in [key for key in self._good if key == held.scope.key or key.startswith(held.scope.key + ".")]:
-            for replica, at_ms in self._good[key].items():
-                if replica not in replicas and now_ms < at_ms + good_ms:
+            for replica, (at_ms, good_seq) in self._good[key].items():
+                if replica not in replicas and good_seq > cleared_seq and now_ms < at_ms + good_ms:
                     # SPEC 4, Two witnesses.
                     self._says(seq, f"{held} rests on {replicas} alone, while {replica} had a good answer of {key}")
 

@@ -264,7 +264,7 @@ class Server:
             self.loop.call_at(self.loop.time() + ttl_s, self._expire, stream, message, context=OUTSIDE)
         self.on_stored(stream, message, client)
         if stream.name == GATE_STREAM and subject.startswith(GATE_PREFIX):
-            self._republish(stream, message)
+            self._republish(stream, message, old or 0)
         elif stream.name == CONTROL:
             self.loop.call_later(0.003, self.source, context=OUTSIDE)
         for consumer in stream.consumers.values():
@@ -272,7 +272,7 @@ class Server:
         return message
 
     def _expire(self, stream: Stream, message: Stored) -> None:
-        if stream.messages.get(message.seq) is not message:
+        if self.streams.get(stream.name) is not stream or stream.messages.get(message.seq) is not message:
             return
         stream.remove(message.seq)
         marker_ns = stream.config.get("subject_delete_marker_ttl") or 0
@@ -280,13 +280,14 @@ class Server:
             headers = {"Nats-Marker-Reason": "MaxAge", "Nats-TTL": f"{marker_ns // 10**9}s"}
             self._append(stream, message.subject, headers, b"", None)
 
-    def _republish(self, stream: Stream, message: Stored) -> None:
+    def _republish(self, stream: Stream, message: Stored, last_seq: int) -> None:
         headers = {
             **message.headers,
             "Nats-Stream": stream.name,
             "Nats-Subject": message.subject,
             "Nats-Sequence": str(message.seq),
             "Nats-Time-Stamp": rfc3339_ns(message.time_ns),
+            "Nats-Last-Sequence": str(last_seq),
         }
         subject = "sickbay.view." + message.subject[len(GATE_PREFIX) :]
         item = (subject.encode(), b"", block(headers), message.payload)
