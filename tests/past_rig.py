@@ -51,7 +51,7 @@ async def history(client: Client, seed: int, count: int) -> None:
                 action,
                 reason="x",
                 actor="ana",
-                for_s=None if action == "clear" else 60,  # type: ignore[arg-type]
+                for_s=None if action == "clear" else 60,
             )
         else:
             outcome = CallOutcome(kind=drawn.choice(KINDS), status=200, id=f"{seed:08x}{replica:0>8}-{n}")

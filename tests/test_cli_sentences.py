@@ -72,7 +72,7 @@ async def test_what_every_rule_has_counted_is_said_in_plain_words(
         await says(url, "explain", "key.test#a", "m", wanted=("1 refusals of the credential lately",))
         await says(url, "explain", "idle.test", "m", wanted=("health: live (upstream unverified), by its liveness",))
         await says(url, "explain", "odd.test", "m", wanted=("warning", "new: odd_page"))
-        await says(url, "explain", "empty.test", "m", wanted=("last good answer"))
+        await says(url, "explain", "empty.test", "m", wanted=("last good answer",))
     finally:
         await client.close()
     assert (await asyncio.to_thread(served.end))[0] == 0

@@ -328,7 +328,7 @@ def test_as_a_trial_each_kind_does_what_the_table_says(log: Log, kind: Kind) -> 
     cell = TABLE[KINDS[kind].group].degraded
     story = held_by_five(log)
     for n in range(3):
-        fields = {"limit_ms": 60_000, "took_ms": 100}
+        fields: dict[str, Any] = {"limit_ms": 60_000, "took_ms": 100}
         story.when(log.outcome(kind, at_s=31 + n, trial=trial(12), **fields))
         if cell == "begins_again":
             story.then(held("degraded", began_seq=13, end_ms=log.ms(91)))

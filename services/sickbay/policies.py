@@ -139,11 +139,12 @@ async def set_policy(
 
 async def _rival(client: Client, expect: int) -> StandingPolicy:
     """The policy that was quicker. In a cluster the loser may hear of it before it stands."""
-    for _ in range(RIVAL_LOOKS):
-        standing = await standing_policy(client)
+    standing = await standing_policy(client)
+    for _ in range(RIVAL_LOOKS - 1):
         if standing.seq != expect:
             break
         await asyncio.sleep(RIVAL_LOOK_S)
+        standing = await standing_policy(client)
     return standing
 
 

@@ -256,7 +256,7 @@ def _apart(written: dict[str, Any], folded: Any) -> tuple[Any, Any]:
 async def _compare_view(client: Client, names: ViewNames, fleet: Fleet, comparison: _Comparison) -> int:
     """Compare gate entries and policy; what differs is looked at again until it no longer does, or does for long."""
     suspects: dict[str, Difference] = {}
-    compared = 0
+    compared = moved_on = 0
     for look in range(LOOKS_MAX):
         if look:
             await asyncio.sleep(LOOK_EVERY_S)

@@ -20,7 +20,7 @@ TRANSITIONS_MAX: Final = 20_000
 """The newest derived events among which warnings are looked for."""
 WARNINGS_MAX: Final = 10
 
-_WARNS: Final = {
+_WARNS: Final[dict[str, str]] = {
     "replica_suspect": "{replica} has nearly all of the bad ones while others are well: look at that machine",
     "pipeline_suspect": "{replica} damages texts itself: look at how it decodes answers",
     "novel_signature": "new: {signature}",
@@ -140,7 +140,8 @@ async def warnings_of(client: Client, scope: Scope | None, at: str) -> list[dict
 def warned(fact: dict[str, Any]) -> str:
     """One warning as a line."""
     names = {"signature": fact.get("signature"), "replica": fact.get("replica"), "route": fact.get("route")}
-    says = _WARNS.get(fact["rule"], fact["rule"].replace("_", " ")).format(**names)
+    rule = str(fact["rule"])
+    says = _WARNS.get(rule, rule.replace("_", " ")).format(**names)
     where = f"{fact['provider']} {fact['model'] or ''}".rstrip()
     often = f" ({fact['times']} times)" if fact["times"] > 1 else ""
     return f"warning {rfc3339(fact['time_ms'])[11:19]}  {where}: {says}{often}"
