@@ -19,6 +19,7 @@ import sickbay
 import sickbay_events
 import sickbay_projections
 from sickbay.cli import app
+from sickbay.cli.equivalents import example, table_of
 from sickbay.config import table as settings
 from sickbay_events import KINDS
 from sickbay_events.policy import keys
@@ -82,6 +83,13 @@ def commands() -> list[str]:
     return _table(("command", "does", "example"), rows)
 
 
+def equivalents() -> list[str]:
+    """Every command that NATS alone can do as well."""
+    found = table_of(example()).items()
+    cells = [(f"`sickbay {command}`", "<br>".join(f"`{line}`" for line in lines)) for command, lines in found]
+    return _table(("command", "with NATS alone"), cells)
+
+
 def all_commands(command: Any, path: str = "sickbay") -> Iterator[tuple[str, Any]]:
     """Every command of the command line that is not hidden, groups left out: (`sickbay policy check`, it)."""
     for name, inner in getattr(command, "commands", {}).items():
@@ -109,6 +117,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "environment": environment,
     "errors": errors,
     "commands": commands,
+    "equivalents": equivalents,
 }
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Self
 from unittest import mock
 
@@ -20,6 +22,18 @@ CLEAN = {key: value for key, value in os.environ.items() if not key.startswith((
 END_S = 20.0
 NOWHERE = "/nonexistent/sickbay"
 Done = subprocess.CompletedProcess[str]
+
+
+def nats_cli() -> str | None:
+    """The nats command line that .ci/run builds, or the one on the PATH."""
+    beside = Path(__file__).resolve().parents[1] / ".tools" / "bin" / "nats"
+    return str(beside) if beside.exists() else shutil.which("nats")
+
+
+NATS_CLI = nats_cli()
+needs_nats_cli = pytest.mark.skipif(
+    NATS_CLI is None and "CI" not in os.environ, reason="the nats command line is not installed"
+)
 
 
 def sickbay(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +13,7 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
+from cli_runs import NATS_CLI, Serve, needs_nats_cli, serve_fixture  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
 from sickbay.app import Services
 from sickbay.bus.connect import connect
@@ -165,6 +164,7 @@ async def test_the_service_describes_itself(nats_client: Client, services: Servi
     assert {endpoint["queue_group"] for endpoint in info["endpoints"]} == {"sickbay"}
     for endpoint in info["endpoints"]:
         assert json.loads(endpoint["metadata"]["schema"])
+        assert endpoint["metadata"]["errors"].startswith("400 ")
         answered = await ask(nats_client, endpoint["subject"], endpoint["metadata"]["example"].encode())
         assert answered.code == "", answered.why
     stats = (await ask(nats_client, "$SRV.STATS.sickbay")).body
@@ -189,6 +189,40 @@ async def test_two_instances_share_the_questions(
         assert names == {"box-1", "box-2"}
     finally:
         await other.stop()
+
+
+@needs_nats_cli
+def test_two_processes_share_the_questions(nats_server: NatsServer, serve: Callable[..., Serve]) -> None:
+    """`nats micro` sees both; each question is answered once, and both answer some."""
+    for _ in range(2):
+        serve("--nats", nats_server.url).ready()
+    command = [str(NATS_CLI), "--server", nats_server.url]
+
+    def nats(*arguments: str) -> str:
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    ids = {line.split()[1] for line in nats("micro", "ping", "sickbay").splitlines() if line.startswith("sickbay ")}
+    assert len(ids) == 2
+    listed = nats("micro", "ls")
+    assert all(one in listed for one in ids)
+    answers = [json.loads(line) for line in _asked(nats, 40)]
+    assert len(answers) == 40 and len({answer["projector"]["name"] for answer in answers}) == 2
+    counts = [
+        endpoint["num_requests"]
+        for line in nats("req", "$SRV.STATS.sickbay", "", "--raw", "--replies=2").splitlines()
+        if line.strip()
+        for endpoint in json.loads(line)["endpoints"]
+        if endpoint["name"] == "status"
+    ]
+    assert len(counts) == 2 and sum(counts) == 40 and min(counts) > 0
+
+
+def _asked(nats: Callable[..., str], count: int) -> list[str]:
+    """The answers to that many questions for a status."""
+    said = nats("req", "sickbay.v1.status", '{"limit":1}', "--raw", f"--count={count}")
+    return [line for line in said.splitlines() if line.startswith("{")]
 
 
 async def test_answers_go_on_after_the_server_closed_the_client(services: Services, nats_server: NatsServer) -> None:
@@ -266,15 +300,10 @@ async def test_a_question_without_reply_subject_disturbs_nobody(nats_client: Cli
     assert isinstance(services._rpc, Rpc)
 
 
-def nats_cli() -> str | None:
-    beside = Path(__file__).resolve().parents[1] / ".tools" / "bin" / "nats"
-    return str(beside) if beside.exists() else shutil.which("nats")
-
-
-@pytest.mark.skipif(nats_cli() is None, reason="the nats command line is not installed")
+@needs_nats_cli
 async def test_the_nats_command_line_sees_the_service(services: Services, nats_server: NatsServer) -> None:
     """`nats micro ls` and `info` list it; `nats req` gets the answer."""
-    command = [str(nats_cli()), "--server", nats_server.url]
+    command = [str(NATS_CLI), "--server", nats_server.url]
 
     async def run(*arguments: str) -> str:
         done = await asyncio.to_thread(

@@ -51,6 +51,11 @@ REPLY_BYTES_MAX: Final = 900_000
 BAD_REQUEST: Final = "400"
 MOVED: Final = "409"
 NOT_STORED: Final = "503"
+_ERRORS: Final = {
+    BAD_REQUEST: "a field is not accepted, and which",
+    MOVED: "another policy stands than the one expected",
+    NOT_STORED: "NATS did not store or tell it",
+}
 
 Name: TypeAlias = Annotated[str, Meta(max_length=1_024)]
 
@@ -198,6 +203,13 @@ class Endpoint(msgspec.Struct, frozen=True):
     says: str
 
     @property
+    def errors(self) -> tuple[str, ...]:
+        """Codes of the service errors it answers with."""
+        if self.ask is PolicyAsk:
+            return BAD_REQUEST, MOVED, NOT_STORED
+        return (BAD_REQUEST,) if self.ask in _QUESTIONS else (BAD_REQUEST, NOT_STORED)
+
+    @property
     def name(self) -> str:
         """Name of the endpoint: the last word of its subject."""
         return self.subject.rpartition(".")[2]
@@ -257,7 +269,12 @@ class Rpc:
             )
         self._service = service
         for row in ENDPOINTS:
-            metadata = {"says": row.says, "example": row.example, "schema": _schema(row.ask)}
+            metadata = {
+                "says": row.says,
+                "example": row.example,
+                "schema": _schema(row.ask),
+                "errors": "; ".join(f"{code} {_ERRORS[code]}" for code in row.errors),
+            }
             await service.add_endpoint(
                 name=row.name, subject=row.subject, handler=self._handler(row), metadata=metadata
             )
