@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from sickbay.attempt import Attempt
-from sickbay.client import Sickbay
+from sickbay.client import MINUTE_S, Sickbay
 from sickbay.errors import Held
 from sickbay.gate import Gate
 from sickbay.outbox import Reportable, fit
@@ -20,7 +20,7 @@ from sickbay.overlay import Overlay
 from sickbay.reporter import CLOSE_LIMIT_S, Counts, Left
 from sickbay.trials import Trials
 from sickbay.view import View
-from sickbay_events import CallOutcome, Event, Policy, Target
+from sickbay_events import CallOutcome, CallsRefused, Event, Policy, Target
 from virtual_loop import VirtualLoop
 
 from .cluster import Cluster
@@ -43,7 +43,7 @@ class Story:
     provider: Callable[[], Provider]
     limit_s: float = 12.0
     sample_s: float = 0.5
-    checkpoint_every_s: float = 0.4
+    checkpoint_every_s: float = 1.0
     policy: Policy = field(default_factory=Policy)
 
 
@@ -131,6 +131,7 @@ class Replica:
         link = cluster.link(self.delay_s) if cluster is not None else None
         self.trials = Trials(link=link, view=self.view, gate=self.gate, replica=name, monotonic=loop.time)
         outbox = Outbox(self, cluster, f"{self._rng.getrandbits(64):016x}")
+        self.outbox = outbox
         self.sb = Sickbay(
             link=None, mirror=self.view, overlay=self.overlay, gate=self.gate, reporter=outbox, trials=self.trials
         )
@@ -141,7 +142,15 @@ class Replica:
         """Begin in the running loop."""
         self.overlay.start()
         self.trials.start()
+        self._world.loop.call_later(MINUTE_S, self._tell_refused)
         self._world.loop.call_later(JOIN_S + self._rng.expovariate(self._rate), self._next)
+
+    def _tell_refused(self) -> None:
+        """Calls that holds kept away, told each minute: so a replica is heard of that may call nothing."""
+        for target, rule, count in self.gate.take_refused():
+            self.outbox.record(target, CallsRefused(count=count, rule=rule))
+        if self._world.at_s < self._world.story.length_s:
+            self._world.loop.call_later(MINUTE_S, self._tell_refused)
 
     def acknowledged(self, target: Target, event: Reportable, n: int, seq: int) -> None:
         """As `connect` binds the reporter to overlay and trials."""
