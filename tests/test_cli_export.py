@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from nats.aio.client import Client
 
+from cli_runs import sickbay
 from nats_servers import NatsServer
+from projector_processes import replay as rebuild
 from sickbay.app import Services
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG
@@ -131,6 +133,33 @@ async def test_a_part_of_the_log(nats_client: Client, services: Services, tmp_pa
         seqs = [line.seq for line in LogFile(file)]
         assert found["events"] == wanted == len(seqs)
         assert not seqs or (seqs[0], seqs[-1]) == (first, min(end or last, last))
+
+
+async def test_a_log_that_has_lost_its_head_is_exported_with_what_a_rebuild_needs(
+    nats_client: Client, services: Services, tmp_path: Path
+) -> None:
+    """Policy and operators' acts outlive their copies in the log, and the file's replay is the live rebuild."""
+    for model in ("a", "b"):
+        await publish_override(nats_client, Scope("h", "", model), "hold", reason="x", actor="ana", for_s=600)
+    await settled(nats_client, services)  # their copies are the first events of the log
+    await history(nats_client, 4, 30)
+    last = await settled(nats_client, services)
+    whole = await export_log(nats_client, tmp_path / "whole.jsonl")
+    assert (whole["trimmed"], whole["control"]) == (0, 0)
+    await JetStreamApi(nats_client, timeout_s=5).request(f"STREAM.PURGE.{LOG}", {"seq": 10})
+
+    file = tmp_path / "log.jsonl"
+    found = await export_log(nats_client, file)
+    assert found == {"events": last - 9 + 2, "first": 8, "last": last, "gaps": 0, "trimmed": 9, "control": 2}
+    rebuilt, _ = await rebuild(nats_client)
+    assert replay(LogFile(file)).fleet.digest() == rebuilt.digest()
+    at_ms = rebuilt.time_ms
+    assert rebuilt.decide(Target("h", "a"), at_ms).reason == "held_by_operator"
+
+    done = await asyncio.to_thread(sickbay, "export", f"{file}.zst", "--nats", nats_client.connected_url.geturl())  # type: ignore[union-attr]
+    assert "lost its first 9 events, but for 2 policies and operators' acts" in " ".join(done.stderr.split())
+    part = await export_log(nats_client, tmp_path / "part.jsonl", first=12)
+    assert (part["first"], part["control"]) == (12, 0), "who asks for a part gets that part"
 
 
 async def test_headers_are_kept(nats_client: Client, services: Services, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from ..bus.jetstream import JetStreamApi
 from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReader
 from ..bus.topology import LOG
 from ..logfile import LogLine, open_writer
+from ..projector.control import lost_control_events
 from ..trace import Standing
 from .base import (
     AsJson,
@@ -56,6 +57,9 @@ def export(
     else:
         says = f"{found['events']} events, sequences {found['first']} to {found['last']}, written to {file}"
         error_console().print(says + (f"; {found['gaps']} missing" if found["gaps"] else ""), markup=False)
+        if found["trimmed"]:
+            kept = f"but for {found['control']} policies and operators' acts, which are in the file"
+            error_console().print(f"the log has lost its first {found['trimmed']} events, {kept}", markup=False)
 
 
 async def export_log(client: Client, file: Path, *, first: int = 1, last: int | None = None) -> dict[str, int]:
@@ -66,8 +70,10 @@ async def export_log(client: Client, file: Path, *, first: int = 1, last: int | 
     at = await JetStreamApi(client, timeout_s=API_TIMEOUT_S).stream_at(LOG)
     end = min(last or at.last_seq, at.last_seq)
     begin = max(first, at.first_seq)
-    found = {"events": 0, "first": 0, "last": 0, "gaps": 0}
+    found = {"events": 0, "first": 0, "last": 0, "gaps": 0, "trimmed": begin - first, "control": 0}
     with open_writer(file) as write:
+        if found["trimmed"] and first == 1 and (last is None or begin <= end):
+            await _write_lost_control_events(client, begin, write, found)
         if begin > end:
             return found
         reader = LogReader(Standing(client), LOG, after_seq=begin - 1, created_at=at.created_at, name="export")
@@ -86,6 +92,17 @@ async def export_log(client: Client, file: Path, *, first: int = 1, last: int | 
         finally:
             await reader.close()
     return found
+
+
+async def _write_lost_control_events(client: Client, begin: int, write: Any, found: dict[str, int]) -> None:
+    """Policies and operators' acts whose copies the log has lost, right below its first event: as a rebuild folds
+    them (SPEC 7), so that a replay of the file knows what a rebuild knows."""
+    lost = await lost_control_events(client, begin)
+    for seq, message in enumerate(lost, begin - len(lost)):
+        write(LogLine.of(seq, message.time_ns, message.subject, headers_of(message.headers), message.payload))
+        found["first"], found["last"] = found["first"] or seq, seq
+    found["control"] = len(lost)
+    found["events"] += len(lost)
 
 
 def _write(chunk: Chunk, end: int, write: Any, found: dict[str, int]) -> None:
