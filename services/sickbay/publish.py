@@ -1,17 +1,14 @@
-"""Publishing to a stream past nats-py's own buffer: a message's bytes, its way to the socket, what is answered.
+"""Publishing to a stream: a message's bytes and what is answered.
 
-What nats-py's buffer holds when a connection breaks, it sends after the reconnect. An outbox that encodes anew
-and sends again by itself must not have older copies sent behind its back.
+They are written by `bus.write`, past nats-py's own buffer: what that holds when a connection breaks, it sends after the
+reconnect, and an outbox that encodes anew and sends again by itself must not have older copies sent behind its back.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final, Literal, TypeAlias
 
 import msgspec
-from nats.aio.client import Client
-from nats.aio.transport import TcpTransport
 
 Blocked: TypeAlias = Literal["", "no_answer", "no_stream", "stream_full", "server_error"]
 """Why a stream takes nothing at present, though it may again."""
@@ -56,22 +53,3 @@ def message(subject: str, reply: bytes, msg_id: str, data: bytes) -> bytes:
     header = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % msg_id.encode()
     sizes = (len(header), len(header) + len(data))
     return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject.encode(), reply, *sizes, header, data)
-
-
-def write_now(client: Client, data: bytes) -> bool:
-    """Write to the client's socket at once. False if there is none or it is about to break."""
-    transport = client._transport
-    if transport is None or not client.is_connected:
-        return False
-    if isinstance(transport, TcpTransport):
-        writer = transport._io_writer
-        if writer is None or writer.is_closing():
-            return False
-        writer.write(data)
-        return True
-    transport.write(data)  # a websocket only queues; its client's flusher sends it on
-    client._pending_data_size += 1
-    queue = client._flush_queue
-    if queue is not None and queue.empty():
-        queue.put_nowait(asyncio.get_running_loop().create_future())
-    return True
