@@ -89,7 +89,8 @@ class Outbox:
         """Send one event; its number."""
         self._n = n = self._n + 1
         if self._cluster is not None:
-            sent = msgspec.structs.replace(fit(target, event), id=f"{self._boot}-{n}", queued_ms=1)
+            waited = {} if isinstance(event, CallsRefused) else {"queued_ms": 1}
+            sent = msgspec.structs.replace(fit(target, event), id=f"{self._boot}-{n}", **waited)
             told = self._replica.acknowledged
             self._cluster.publish(
                 self._replica.name, target, sent, self._replica.delay_s, lambda seq: told(target, event, n, seq)
@@ -215,6 +216,8 @@ class World:
         self.provider = story.provider()
         self.told = Told()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._faults: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda _loop, fault: self._faults.append(fault))
         self._run = 0
         self._held_at_s: float | None = None
         self.replicas = [Replica(self, name, rate) for name, rate in story.rates.items()]
@@ -236,7 +239,11 @@ class World:
         """Begin a call."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._called)
+
+    def _called(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        task.result()
 
     def dead_call(self, *, is_trial: bool) -> None:
         """A call began that will get no answer."""
@@ -252,6 +259,7 @@ class World:
             self.loop.run_until_complete(self._live())
         finally:
             self.loop.close()
+        assert not self._faults, self._faults
         return self._sum()
 
     async def _live(self) -> None:
