@@ -46,9 +46,18 @@ def read_env(path: Path) -> dict[str, str]:
 class SecuredNats:
     """The servers of one plan, on loopback."""
 
-    def __init__(self, folder: Path, *, cluster: int = 1, routers: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, cluster: int = 1, routers: tuple[str, ...] = (), views: tuple[str, ...] = ()
+    ) -> None:
         self.folder = folder
-        self.plan = Plan(folder=folder, hosts=("localhost",), port=free_base(cluster), cluster=cluster, routers=routers)
+        self.plan = Plan(
+            folder=folder,
+            hosts=("localhost",),
+            port=free_base(cluster),
+            cluster=cluster,
+            routers=routers,
+            views=views,
+        )
         self.made: Made = write(self.plan)
         self.processes: list[subprocess.Popen[bytes]] = []
 
@@ -84,6 +93,11 @@ class SecuredNats:
         for process in self.processes:
             process.wait(15)
         self.processes = []
+
+    def reload(self) -> None:
+        """Have every server read its configuration anew."""
+        for process in self.processes:
+            process.send_signal(signal.SIGHUP)
 
     def env(self, role: str) -> dict[str, str]:
         """The environment of a process of that role."""

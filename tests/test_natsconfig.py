@@ -9,6 +9,7 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cli_runs import sickbay
@@ -24,12 +25,12 @@ SHAPES = {
     "three on one host": Plan(folder=Path(), hosts=("nats.internal",), cluster=3),
     "three hosts": Plan(folder=Path(), hosts=("a.internal", "10.0.0.5", "fd00::5"), cluster=3, sync="always"),
     "named routers": Plan(folder=Path(), routers=("router-1", "eu.router_2")),
+    "a view beside": Plan(folder=Path(), views=("next",)),
 }
 
 
 def planned(shape: str, folder: Path) -> Plan:
-    found = SHAPES[shape]
-    return Plan(folder=folder, hosts=found.hosts, cluster=found.cluster, routers=found.routers, sync=found.sync)
+    return msgspec.structs.replace(SHAPES[shape], folder=folder)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -81,6 +82,23 @@ def test_what_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
         assert path.name == "nats.conf" or path.read_bytes() != data, path
 
 
+def test_an_update_keeps_authority_and_passwords(tmp_path: Path) -> None:
+    """A router more, a view more: whoever had a user is not told anything new, and the new one comes in beside."""
+    write(Plan(folder=tmp_path, routers=("router-1",)))
+    kept = [tmp_path / name for name in ("ca.pem", "ca.key", "router-router-1.env", "operator.env", "services.env")]
+    before = [path.read_bytes() for path in kept]
+    certificate = (tmp_path / "sickbay.pem").read_bytes()
+    options = ("--router", "router-1", "--router", "router-2", "--view", "next")
+    done = sickbay("nats-config", str(tmp_path), "--update", *options)
+    assert done.returncode == 0, done.stderr
+    assert [path.read_bytes() for path in kept] == before
+    assert (tmp_path / "sickbay.pem").read_bytes() != certificate
+    assert (tmp_path / "router-router-2.env").exists()
+    assert "sickbay.views.next.>" in (tmp_path / "accounts.conf").read_text()
+    nothing = sickbay("nats-config", str(tmp_path / "empty"), "--update")
+    assert nothing.returncode == 2 and "--update" in nothing.stderr and not (tmp_path / "empty").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -94,6 +112,8 @@ def test_what_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
         (["--router", "a", "--router", "a"], "--router"),
         (["--sync-interval", "10 s"], "--sync-interval"),
         (["--store-gib", "0"], "--store-gib"),
+        (["--view", "a.b"], "view"),
+        (["--update", "--force"], "--update"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(options: list[str], named: str, tmp_path: Path) -> None:

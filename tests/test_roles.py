@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from nats.aio.client import Client
 from nats.errors import NoRespondersError
@@ -26,6 +27,7 @@ from sickbay.bus.connect import ConnectError, NatsOptions, PermissionDenied, con
 from sickbay.bus.entries import read_entries
 from sickbay.bus.topology import CONTROL, GATE_STREAM, LOG, check
 from sickbay.config import Settings
+from sickbay.natsconfig import write
 from sickbay.operate import log_now_ms, publish_outcome, publish_override
 from sickbay_events import CallOutcome, Scope, Target
 from sickbay_events.codec import outcome_subject
@@ -42,9 +44,9 @@ def settings_of(env: dict[str, str], **more: str) -> Settings:
 
 
 @asynccontextmanager
-async def serving(nats: SecuredNats, replica: str = "box-1") -> AsyncIterator[Services]:
+async def serving(nats: SecuredNats, replica: str = "box-1", **more: str) -> AsyncIterator[Services]:
     """The services in this process, on their own credential."""
-    running = Services(settings_of(nats.env("services"), replica=replica))
+    running = Services(settings_of(nats.env("services"), replica=replica, **more))
     await running.start()
     await running.ready()
     try:
@@ -244,6 +246,46 @@ async def test_a_router_with_a_name_reports_under_no_other(tmp_path: Path) -> No
             await one.client.request("sickbay.v1.decide", question, timeout=5)
             assert set((await stored(nats))[LOG]) == {outcome_subject("router-1", TARGET)}
         assert nats.env("router-router-1")["SICKBAY_REPLICA"] == "router-1"
+
+
+async def test_a_router_is_added_while_the_servers_run(tmp_path: Path) -> None:
+    """An update and a reload: the new router comes in, and nobody who was connected is cut off."""
+    with SecuredNats(tmp_path, routers=("router-1",)) as nats:
+        async with serving(nats), acting(nats, "router-router-1") as one:
+            await publish_outcome(one.client, TARGET, CallOutcome(kind="ok"), replica="router-1")
+            write(msgspec.structs.replace(nats.plan, routers=("router-1", "router-2")), "update")
+            with pytest.raises(ConnectError):
+                await connect(nats.options("router-router-2"), timeout_s=0.5)
+            nats.reload()
+            async with asyncio.timeout(10):
+                while True:
+                    try:
+                        async with acting(nats, "router-router-2") as two:
+                            await publish_outcome(two.client, TARGET, CallOutcome(kind="ok"), replica="router-2")
+                            break
+                    except ConnectError:
+                        await asyncio.sleep(0.05)
+            await publish_outcome(one.client, TARGET, CallOutcome(kind="ok"), replica="router-1")
+            assert one.denied == []
+            assert sum((await stored(nats))[LOG].values()) == 3
+
+
+async def test_a_view_beside_is_written_and_followed_by_the_same_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `--view next` the services' user writes that view too, and a router's follows it, and writes it no more
+    than the other."""
+    with SecuredNats(tmp_path, views=("next",)) as nats:
+        async with serving(nats) as services, serving(nats, "box-2", beside="next"):
+            await held(nats, services)
+            monkeypatch.setenv("SICKBAY_VIEW", "next")
+            async with a_router(nats) as sb, asyncio.timeout(10):
+                while sb.decide(HELD).reason != "quarantined":
+                    await asyncio.sleep(0.02)
+            async with acting(nats, "router") as router:
+                for subject in (f"$KV.sickbay-next.gate.{TARGET.key}", f"sickbay.views.next.{TARGET.key}"):
+                    assert await router.is_denied("publish", subject)
+        assert not [line for line in nats.log().splitlines() if "Violation" in line and "user:services" in line]
 
 
 async def test_a_reader_looks_and_does_not_act(nats: SecuredNats) -> None:

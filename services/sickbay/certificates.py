@@ -56,6 +56,14 @@ class Authority:
         )
         return cls(key, made)
 
+    @classmethod
+    def read(cls, pair: Pair) -> Authority:
+        """One that was made before. Raises `ValueError` for what is none."""
+        key = serialization.load_pem_private_key(pair.key, password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError("the key is not of an elliptic curve")  # noqa: TRY004 - it is the file that is wrong
+        return cls(key, x509.load_pem_x509_certificate(pair.certificate))
+
     def server(self, name: str, hosts: Sequence[str]) -> Pair:
         """A certificate for a server that is reached under these names and addresses. Servers of a cluster show it
         to each other as well, hence both usages."""

@@ -18,15 +18,15 @@ import shlex
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 import bcrypt
 import msgspec
 
-from .certificates import Authority
+from .certificates import Authority, Pair
 from .operate import ActRefused
-from .roles import MANY_ANSWERS, ROUTERS, SICKBAY, SYSTEM, Role, roles
+from .roles import SICKBAY, SYSTEM, Role, has_many_answers, roles
 
 PORT: Final = 4222
 ROUTES_APART: Final = 2_000
@@ -34,6 +34,8 @@ ROUTES_APART: Final = 2_000
 MONITOR_APART: Final = 4_000
 STORE_GIB: Final = 20
 SYNC: Final = "10s"
+CONTEXTS: Final = "nats/context/sickbay-"
+"""Where the NATS CLI looks for contexts, in a folder that XDG_CONFIG_HOME names; + role.json"""
 PUBLIC: Final = 0o644
 SECRET: Final = 0o600
 BCRYPT_ROUNDS: Final = 5
@@ -51,6 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     port     of the first server; servers that share a host take the next ones
     cluster  how many servers: 1, 3 or 5
     routers  names of routers that get a user each; none: one role for all routers
+    views    names of views beside the one without a name, for all who use that
     store    folder of the streams; None: `store` in `folder`
     sync     how often a server syncs its files to the disk: `always`, or a duration as NATS writes it
     """
@@ -60,6 +63,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     port: int = PORT
     cluster: int = 1
     routers: tuple[str, ...] = ()
+    views: tuple[str, ...] = ()
     store: Path | None = None
     store_gib: float = STORE_GIB
     sync: str = SYNC
@@ -123,19 +127,27 @@ def nodes(plan: Plan) -> tuple[Node, ...]:
     )
 
 
-def write(plan: Plan, *, force: bool = False) -> Made:
-    """Write the files of a plan, with new passwords and a new authority.
+Existing: TypeAlias = Literal["refuse", "update", "overwrite"]
+"""What to do where the files are there already: nothing; keep authority and passwords; make everything anew."""
 
-    Raises `ActRefused` for a plan that cannot be, or a file that is there already unless `force` is set; `OSError`.
+
+def write(plan: Plan, existing: Existing = "refuse") -> Made:
+    """Write the files of a plan. With "update" whoever has a user keeps the password, and the authority stays.
+
+    Raises `ActRefused` for a plan that cannot be, or a file that is there already; `ViewRefused`, `OSError`.
     """
     plan.check()
-    found = roles(plan.routers)
-    passwords = {role.name: secrets.token_urlsafe(32) for role in found}
-    authority = Authority.make()
+    found = roles(plan.routers, plan.views)
+    kept = _kept_passwords(plan.folder) if existing == "update" else {}
+    passwords = {role.name: kept.get(role.name) or secrets.token_urlsafe(32) for role in found}
+    authority = _kept_authority(plan.folder) if existing == "update" else Authority.make()
     files = list(_files(plan, found, passwords, authority))
     for name, _, _ in files:
-        if not force and (plan.folder / name).exists():
-            accepted = "a folder without it, or --force, which makes new passwords and certificates for everybody"
+        if existing == "refuse" and (plan.folder / name).exists():
+            accepted = (
+                "a folder without it; --update, which keeps passwords and authority; "
+                "or --force, which makes new ones for everybody"
+            )
             raise ActRefused("DIR", str(plan.folder / name), accepted)
     plan.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, data, mode in files:
@@ -146,6 +158,19 @@ def write(plan: Plan, *, force: bool = False) -> Made:
         roles=found,
         valid_until=authority.valid_until,
     )
+
+
+def _kept_passwords(folder: Path) -> dict[str, str]:
+    """The passwords that stand in a folder, by role."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob(f"{CONTEXTS}*.json")]
+    return {context["user"]: context["password"] for context in found}
+
+
+def _kept_authority(folder: Path) -> Authority:
+    try:
+        return Authority.read(Pair((folder / "ca.pem").read_bytes(), (folder / "ca.key").read_bytes()))
+    except (FileNotFoundError, ValueError) as error:
+        raise ActRefused("DIR", str(folder), f"for --update a folder that nats-config wrote ({error})") from error
 
 
 def _files(
@@ -162,7 +187,7 @@ def _files(
         yield node.file, server(plan, node).encode(), PUBLIC
     for role in found:
         yield f"{role.name}.env", environment(plan, role, passwords[role.name]).encode(), SECRET
-        yield f"nats/context/sickbay-{role.name}.json", context(plan, role, passwords[role.name]).encode(), SECRET
+        yield f"{CONTEXTS}{role.name}.json", context(plan, role, passwords[role.name]).encode(), SECRET
 
 
 def server(plan: Plan, node: Node) -> str:
@@ -215,7 +240,7 @@ def accounts(found: Iterable[Role], passwords: dict[str, str]) -> str:
         if name == SICKBAY:
             lines += ["    jetstream: enabled", *_section("exports", _exports(outside))]
         elif name in outside:
-            lines += _section("imports", _imports(name, members))
+            lines += _section("imports", _imports(members))
         lines += _section("users", (_user(role, passwords[role.name]) for role in members))
         lines.append("  }")
     return "\n".join([*lines, "}", ""])
@@ -226,7 +251,7 @@ def _exports(outside: dict[str, list[Role]]) -> Iterator[str]:
     services: dict[str, list[str]] = {}
     streams: dict[str, list[str]] = {}
     for name, members in outside.items():
-        asked, heard = _used(name, members)
+        asked, heard = _used(members)
         for subject in asked:
             services.setdefault(subject, []).append(name)
         for subject in heard:
@@ -234,22 +259,22 @@ def _exports(outside: dict[str, list[Role]]) -> Iterator[str]:
     for subject, names in streams.items():
         yield f"{{ stream: {_text(subject)}, accounts: [{', '.join(names)}] }}"
     for subject, names in services.items():
-        many = ', response_type: "Stream"' if subject in MANY_ANSWERS else ""
+        many = ', response_type: "Stream"' if has_many_answers(subject) else ""
         yield f"{{ service: {_text(subject)}{many}, accounts: [{', '.join(names)}] }}"
 
 
-def _imports(account: str, members: list[Role]) -> Iterator[str]:
-    asked, heard = _used(account, members)
+def _imports(members: list[Role]) -> Iterator[str]:
+    asked, heard = _used(members)
     for kind, subjects in (("stream", heard), ("service", asked)):
         for subject in subjects:
             yield f"{{ {kind}: {{ account: {SICKBAY}, subject: {_text(subject)} }} }}"
 
 
-def _used(account: str, members: list[Role]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Subjects that an account asks and hears. Routers with names share the account of those without, and its
-    imports: what each may publish is its own permissions' business."""
-    role = roles()[0] if account == ROUTERS else members[0]
-    return role.publish, role.subscribe
+def _used(members: list[Role]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Subjects that an account asks and hears."""
+    asked = [subject for role in members for subject in role.publish]
+    heard = [subject for role in members for subject in role.subscribe]
+    return tuple(dict.fromkeys(asked)), tuple(dict.fromkeys(heard))
 
 
 def _user(role: Role, password: str) -> str:

@@ -38,6 +38,7 @@ from .bus.topology import (
     VIEW_PREFIX,
     WARNING_PREFIX,
 )
+from .bus.viewnames import MAIN, ViewNames, view_names
 
 SYSTEM, SICKBAY, ROUTERS, READERS, API = "SYS", "SICKBAY", "ROUTERS", "READERS", "API"
 """Names of the accounts. The streams are SICKBAY's."""
@@ -69,8 +70,7 @@ _READ: Final = (
         )
     ),
 )
-MANY_ANSWERS: Final = (*(f"$JS.API.DIRECT.GET.{stream}" for stream in _READABLE), _SERVICES_API)
-"""Requests that are answered by more than one message."""
+_DIRECT_GET: Final = "$JS.API.DIRECT.GET."
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +94,11 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     def inbox_prefix(self) -> str:
         """First part of the subjects on which it gets answers."""
         return f"_INBOX_{token(self.name)}"
+
+
+def has_many_answers(subject: str) -> bool:
+    """Whether a request may be answered by more than one message."""
+    return subject == _SERVICES_API or (subject.startswith(_DIRECT_GET) and "." not in subject[len(_DIRECT_GET) :])
 
 
 def consumers(*streams: str) -> tuple[str, ...]:
@@ -199,7 +204,34 @@ SYSTEM_USER: Final = Role(
 )
 
 
-def roles(routers: tuple[str, ...] = ()) -> tuple[Role, ...]:
-    """Every role of an installation: with names of routers one for each of them, else one for all."""
+def roles(routers: tuple[str, ...] = (), views: tuple[str, ...] = ()) -> tuple[Role, ...]:
+    """Every role of an installation: with names of routers one for each of them, else one for all.
+
+    `views`: names of views beside the one without a name, which they may then use in the same way. Raises
+    `ViewRefused`.
+    """
     fleet = tuple(router(name) for name in routers) or (router(),)
-    return (*fleet, SERVICES, HISTORIAN, HTTP_API, OPERATOR, READER, SYSTEM_USER)
+    found = (*fleet, SERVICES, HISTORIAN, HTTP_API, OPERATOR, READER, SYSTEM_USER)
+    others = [view_names(name) for name in views]
+    return tuple(
+        msgspec.structs.replace(role, publish=_with(role.publish, others), subscribe=_with(role.subscribe, others))
+        for role in found
+    )
+
+
+def _with(subjects: tuple[str, ...], views: list[ViewNames]) -> tuple[str, ...]:
+    """The subjects, and what they are for each of the views."""
+    return tuple(dict.fromkeys(_of(subject, view) for view in (MAIN, *views) for subject in subjects))
+
+
+def _of(subject: str, view: ViewNames) -> str:
+    if subject.startswith(MAIN.view_prefix):
+        return view.view_prefix + subject.removeprefix(MAIN.view_prefix)
+    names = {
+        MAIN.bucket: view.bucket,
+        MAIN.stream: view.stream,
+        MAIN.snapshots_bucket: view.snapshots_bucket,
+        MAIN.snapshots_stream: view.snapshots_stream,
+    }
+    # Outside of the streams' subjects `sickbay` is the first word of all of ours, and no bucket's name.
+    return ".".join([names.get(word, word) if at else word for at, word in enumerate(subject.split("."))])

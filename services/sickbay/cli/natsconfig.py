@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..operate import ActRefused
 from .base import AsJson, console, print_json, rows, table
 
 
@@ -28,11 +29,17 @@ def nats_config(
         list[str] | None,
         typer.Option(help="A router with a user of its own, who reports under this name only; repeatable."),
     ] = None,
+    view: Annotated[
+        list[str] | None, typer.Option(help="A view beside the fleet's own that its users may use too; repeatable.")
+    ] = None,
     store: Annotated[Path | None, typer.Option(help="Folder of the streams; default DIR/store.")] = None,
     store_gib: Annotated[float, typer.Option("--store-gib", help="Disk that the streams may fill, GiB.")] = 20,
     sync_interval: Annotated[
         str, typer.Option(metavar="TIME", help="How often to sync to the disk: always, or such as 10s.")
     ] = "10s",
+    update: Annotated[
+        bool, typer.Option("--update", help="Write anew, but keep authority and passwords of who has one.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite, with new passwords and certificates.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -49,11 +56,14 @@ def nats_config(
         port=port,
         cluster=cluster,
         routers=tuple(router or ()),
+        views=tuple(view or ()),
         store=store,
         store_gib=store_gib,
         sync=sync_interval,
     )
-    made = write(plan, force=force)
+    if update and force:
+        raise ActRefused("--update, --force", "both", "one of the two")
+    made = write(plan, "update" if update else "overwrite" if force else "refuse")
     if as_json:
         print_json(
             {
