@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nats.aio.client import Client
+
+from nats_servers import NatsServer
+from sickbay.bus.jetstream import JetStreamApi
+from sickbay.bus.topology import LOG, ensure
 
 ROOT = Path(__file__).resolve().parents[1]
 EVENTS = ROOT / "events" / "sickbay_events"
@@ -145,6 +151,40 @@ def test_what_a_router_loads_runs_on_windows_by_design(router_side: list[Path]) 
         if module.partition(".")[0] in UNIX_ONLY
     ]
     assert found == []
+
+
+async def test_a_router_works_where_nothing_is_that_only_unix_has(nats_server: NatsServer, nats_client: Client) -> None:
+    """Import, connect, gate, attempt and record, in a loop and in threads, without fork and Unix-only modules."""
+    code = f"""
+import asyncio, os, signal, sys
+for name in {sorted(UNIX_ONLY - {"posix"})!r}:  # os itself is built upon posix
+    sys.modules[name] = None
+for name in ("fork", "register_at_fork", "getuid", "uname", "killpg"):
+    delattr(os, name)
+del signal.SIGKILL, signal.SIGUSR1
+import sickbay, sickbay.sync
+os.environ["SICKBAY_DATA"] = "nowhere"
+sickbay.connect()  # looks for a server of this machine's own, which Windows has none of
+target = sickbay.Target("localhost:11434", "m")
+
+async def main():
+    async with sickbay.connect({nats_server.url!r}) as router:
+        assert router.decide(target).allowed
+        async with router.attempt(target) as attempt:
+            attempt.response(200, {{}}, b"")
+        return await router.close()
+
+def left(): return asyncio.run(main())
+assert left().total == 0
+router = sickbay.sync.connect({nats_server.url!r}, replica="threads")
+with router.attempt(target) as attempt:
+    attempt.ok()
+assert router.close().total == 0
+"""
+    await ensure(nats_client)
+    done = await asyncio.to_thread(without_extras, code)
+    assert done.returncode == 0, done.stderr
+    assert (await JetStreamApi(nats_client, timeout_s=5).stream_at(LOG)).last_seq == 2
 
 
 def test_what_a_router_loads_imports_only_nats_msgspec_and_the_standard_library(router_side: list[Path]) -> None:
