@@ -14,17 +14,20 @@ def add(counts: list[int] | None, bucket: int, buckets: int) -> list[int]:
     if counts[-2] == bucket:
         counts[-1] += 1
         return counts
-    # Buckets of another size have far-off numbers: after a change of policy the window begins anew.
-    kept = [at for at in range(0, len(counts), 2) if bucket - buckets < counts[at] < bucket]
-    counts[:] = [number for at in kept for number in counts[at : at + 2]]
+    if not bucket - buckets < counts[0] <= counts[-2] < bucket:
+        # Buckets of another size have far-off numbers: after a change of policy the window begins anew.
+        kept = [at for at in range(0, len(counts), 2) if bucket - buckets < counts[at] < bucket]
+        counts[:] = [number for at in kept for number in counts[at : at + 2]]
     counts += (bucket, 1)
     return counts
 
 
 def total(counts: list[int] | None, bucket: int, buckets: int) -> int:
     """The counts of the window whose current bucket this is."""
-    if counts is None:
+    if not counts:
         return 0
+    if bucket - buckets < counts[0] <= counts[-2] <= bucket:
+        return sum(counts[1::2])
     return sum(counts[at + 1] for at in range(0, len(counts), 2) if bucket - buckets < counts[at] <= bucket)
 
 

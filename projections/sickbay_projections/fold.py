@@ -113,8 +113,11 @@ class Fleet:
         out = self._case.out = []
         self.aside = {}
         routes, advances, outcome = self._routes, self._advances, self._outcome
+        store = self.store
         for subject, event, seq, time_ms in zip(subjects, events, seqs, times_ms, strict=True):
-            if not advances(seq, time_ms):
+            if self.seq < seq and self.time_ms <= time_ms < store.due_ms:
+                self.seq, self.time_ms = seq, time_ms  # as `_advances` does where nothing is due
+            elif not advances(seq, time_ms):
                 continue
             route = routes.get(subject)
             if route is not None and type(event) is CallOutcome and not route[1].gone:
@@ -222,21 +225,20 @@ class Fleet:
             state.answers += 1
             waited_ms, limits = event.queued_ms, node.limits
             if waited_ms is None or waited_ms <= limits.good_answer_ms:
-                if state.good_by == replica.key:
-                    state.good_ms = now_ms
-                else:
-                    witnesses.note_good(state, replica.key, now_ms)
+                # As `witnesses.note_good` and `note_clean` do.
+                key = replica.key
+                if state.good_by != key:
+                    state.other_good_ms, state.other_good_by, state.good_by = state.good_ms, state.good_by, key
+                state.good_ms = now_ms
                 if event.checkable:
-                    if state.clean_by == replica.key:
-                        state.clean_ms = now_ms
-                    else:
-                        witnesses.note_clean(state, replica.key, now_ms)
+                    if state.clean_by != key:
+                        state.other_clean_ms, state.clean_by = state.clean_ms, key
+                    state.clean_ms = now_ms
             if event.route is not None and not self.overlay:
                 self._on_route(node, event)
             fence = node.fence
             if (
-                now_ms < node.calm_ms
-                and (not fence or ((seen_seq := event.seen_seq) is not None and fence <= seen_seq < self.seq))
+                (not fence or ((seen_seq := event.seen_seq) is not None and fence <= seen_seq < self.seq))
                 and (waited_ms is None or waited_ms <= limits.counted_ms)
                 and ((signature := event.signature) is None or signature in notices.ROUTINE)
             ):
@@ -258,6 +260,8 @@ class Fleet:
                         state.attributed = buckets.add(state.attributed, bucket, SAMPLE_BUCKETS)
                 if event.request_hash is not None:
                     is_repeat(state, event, now_ms, limits)
+                if now_ms >= node.calm_ms:
+                    self._good_health(node, event)
                 return node
         self._folds(node, replica, event)
         return node
@@ -299,6 +303,14 @@ class Fleet:
                 self.store.touch(scope)
         health.fold(case, counts=counts)
         node.fence = _fence(node)
+
+    def _good_health(self, node: Node, event: CallOutcome) -> None:
+        """What an ordinary success does to the word for its target's health, and nothing else of `_folds`."""
+        case = self._case
+        case.node, case.state, case.limits = node, node.state, node.limits
+        case.event, case.seq, case.now_ms = event, self.seq, self.time_ms
+        case.queued_ms, case.group = event.queued_ms or 0, "success"
+        health.fold(case, counts=True)
 
     def _on_route(self, node: Node, event: CallOutcome) -> None:
         """An answer to a call of a chain (SPEC 4.5, Sustained fallback)."""

@@ -151,7 +151,9 @@ def _judge(node: Node, state: ScopeState, at_ms: int) -> Found:
                 return Found("degraded", "strikes", mine.refusals.newest_ms)
     faults_ms = _faults_until_ms(node, state, at_ms)
     if state.bad is not None or state.damage is not None:
-        shares = (samples.plain(state, at_ms, limits), samples.encoding(state, at_ms, limits))
+        shares = [samples.plain(state, at_ms, limits)] if state.bad is not None else []
+        if state.damage is not None:
+            shares.append(samples.encoding(state, at_ms, limits))
         if any(share.is_over_half(limits) for share in shares):
             return Found("degraded", "bad_share", state.against_ms)
         if any(share.bad for share in shares):
