@@ -290,11 +290,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                     raise PolicyRefused(f"{path}{section}.{low}", getattr(values, low), accepted)
 
     @classmethod
-    def from_toml(cls, text: str) -> Policy:
+    def from_toml(cls, text: str | bytes) -> Policy:
         """Read a policy file. Raises `PolicyRefused`; for text that is no TOML its key is `(file)`."""
         try:
-            data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            data = tomllib.loads(text.decode() if isinstance(text, bytes) else text)
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise PolicyRefused("(file)", str(error), "TOML") from error
         refuse_secrets(data)
         return cls.from_data(data)

@@ -394,7 +394,7 @@ def _probes(settings: Settings) -> tuple[Probes, list[Probe]] | None:
 def _policy(settings: Settings) -> Policy | None:
     if not settings.policy:
         return None
-    return Policy.from_toml(Path(settings.policy).expanduser().read_text(encoding="utf-8"))
+    return Policy.from_toml(Path(settings.policy).expanduser().read_bytes())
 
 
 app = make_app()

@@ -13,6 +13,7 @@ from sickbay_events import KINDS, CallOutcome, Target
 
 from ..config import Settings
 from ..operate import Ack, ActRefused, publish_outcome, publish_override, read_duration_s, scope_of
+from ..outbox import NotReportable, fit
 from .base import AsJson, DataFolder, NatsUrl, Provider, connected, console, print_json, provider_name, run
 
 Model: TypeAlias = Annotated[str | None, typer.Argument(help="Model id as it is sent; without it the whole host.")]
@@ -135,11 +136,17 @@ def report(
     if kind not in KINDS:
         raise ActRefused("--kind", kind, ", ".join(KINDS))
     settings = Settings.from_environment(nats=nats, data=data, replica=replica)
-    outcome = msgspec.convert({"kind": kind, "status": status, "took_ms": took_ms}, CallOutcome)
+    target = Target(provider_name(provider), model)
+    try:
+        outcome = fit(
+            target, msgspec.structs.replace(CallOutcome(kind="ok"), kind=kind, status=status, took_ms=took_ms)
+        )
+    except NotReportable as error:
+        field = error.field.removeprefix("target.").replace("_", "-")
+        raise ActRefused(field, took_ms if field == "took-ms" else model, str(error)) from error
 
     async def work() -> Ack:
         async with connected(nats, data) as client:
-            target = Target(provider_name(provider), model)
             return await publish_outcome(client, target, outcome, replica=settings.replica_name)
 
     _print_ack(run(work()), as_json, f"{kind} of {provider_name(provider)} {model}")

@@ -111,7 +111,7 @@ def policy_check(file: Annotated[Path, typer.Argument(help="Policy file, TOML.")
 
     Example: sickbay policy check policy.toml
     """
-    changed = differences(Policy(), Policy.from_toml(file.read_text(encoding="utf-8")))
+    changed = differences(Policy(), Policy.from_toml(file.read_bytes()))
     if as_json:
         print_json({"ok": True, "changed": {key: value for key, _, value in changed}})
         return
@@ -136,7 +136,7 @@ def policy_set(
 
     Example: sickbay policy set policy.toml --expect 4 --reason "a week of load tests"
     """
-    values = Policy.from_toml(file.read_text(encoding="utf-8")).to_data()
+    values = Policy.from_toml(file.read_bytes()).to_data()
 
     async def work() -> PolicySet:
         async with connected(nats, data) as client:
