@@ -138,9 +138,8 @@ def report(
     settings = Settings.from_environment(nats=nats, data=data, replica=replica)
     target = Target(provider_name(provider), model)
     try:
-        outcome = fit(
-            target, msgspec.structs.replace(CallOutcome(kind="ok"), kind=kind, status=status, took_ms=took_ms)
-        )
+        given = msgspec.structs.replace(CallOutcome(kind="ok"), kind=kind, status=status, took_ms=took_ms)
+        outcome = msgspec.convert(fit(target, given), CallOutcome, from_attributes=True)
     except NotReportable as error:
         field = error.field.removeprefix("target.").replace("_", "-")
         raise ActRefused(field, took_ms if field == "took-ms" else model, str(error)) from error
