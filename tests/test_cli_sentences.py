@@ -67,12 +67,12 @@ async def test_what_every_rule_has_counted_is_said_in_plain_words(
         )
         await says(url, "status", wanted=held)
         faulty = ("health: degraded, faults below the threshold", "3 faults in a row")
-        await says(url, "explain", "faulty.test", "m", wanted=(*faulty, "attempts (3 by r1)"))
+        await says(url, "explain", "faulty.test", "m", wanted=(*faulty, "attempts (3 by r1)", "fault 2 in a row"))
         await says(url, "explain", "half.test", "m", wanted=("1 bad among 3 answers that could be checked (1 by r1)",))
         await says(url, "explain", "key.test#a", "m", wanted=("1 refusals of the credential lately",))
         await says(url, "explain", "idle.test", "m", wanted=("health: live (upstream unverified), by its liveness",))
         await says(url, "explain", "odd.test", "m", wanted=("warning", "new: odd_page"))
-        await says(url, "explain", "empty.test", "m", wanted=("last good answer",))
+        await says(url, "explain", "empty.test", "m", wanted=("last good answer", "5 bad of 10 that"))
     finally:
         await client.close()
     assert (await asyncio.to_thread(served.end))[0] == 0

@@ -125,6 +125,8 @@ class _Story:
             effects.append(f"strike {now} of {document['threshold']}")
         elif now < before and not effects:
             effects.append("clears the strikes")
+        if isinstance(event, CallOutcome) and not effects:
+            effects += _counted(event, document)
         if isinstance(event, Override) and not effects:
             # A scope's override is one record; what lies below compares with it when it is next asked (SPEC 4.7).
             effects.append(_ACTS[event.action].format(until=(event.until or "")[11:19]))
@@ -138,6 +140,18 @@ def _is_quiet(event: Event | Poison) -> bool:
     if isinstance(event, CallOutcome):
         return KINDS[event.kind].group in _QUIET
     return isinstance(event, CallAnswered | CallsRefused | PolicyChanged)
+
+
+def _counted(event: CallOutcome, document: dict[str, Any]) -> list[str]:
+    """What a bad outcome came to count as, in words; nothing where no rule counted it."""
+    group = KINDS[event.kind].group
+    if group == "fault" and (run := document.get("fault_run")):
+        return [f"fault {run} in a row"]
+    if group == "degraded" and (bad := document.get("bad")):
+        return [f"{bad} bad of {document['checkable']} that could be checked"]
+    if group == "throttle" and (count := document.get("throttles")):
+        return [f"throttled answer {count} in a row"]
+    return []
 
 
 def _effect(event: Any) -> str:
