@@ -41,6 +41,8 @@ from .sentences import WARNINGS_MAX, cause_of, warned, warnings_of
 
 RPC_TIMEOUT_S: Final = 5.0
 WATCH_EVERY_S: Final = 1.0
+UNWRITTEN_S: Final = 3.0
+"""From this age of the checkpoint on a gate calls itself stale."""
 
 
 def add(app: typer.Typer) -> None:
@@ -149,6 +151,8 @@ def shown_status(found: dict[str, Any]) -> RenderableType:
     if found["from"] == "services":
         head = f"{found['at'][:19]}Z  log sequence {found['seq']}, {projector['lag']} to fold, {projector['phase']}"
         head += f" ({projector['name']})"
+        if projector["phase"] == "writing" and (age_s := projector["checkpoint_age_s"]) > UNWRITTEN_S:
+            head += f"\nnothing could be written for {seconds(age_s)}, so every gate is stale: is a disk full?"
     else:
         head = f"{found['at'][:19]}Z  no service answers; this is what the gates last were told, at {found['seq']}"
     cells = [cell for scope in found["scopes"] for cell in scope_cells(scope)]

@@ -38,6 +38,9 @@ SILENT_S: Final = 3.0
 ENSURE_EVERY_S: Final = 0.5
 CATCH_UP_S: Final = 5.0
 HASH_EVERY_S: Final = 0.25
+UNWRITTEN_S: Final = 5.0
+"""A writer whose checkpoint has not moved for so long says so, and again every `UNWRITTEN_AGAIN_S`."""
+UNWRITTEN_AGAIN_S: Final = 30.0
 SNAPSHOT_EVENTS: Final = 50_000
 SNAPSHOT_EVERY_S: Final = 30.0
 SNAPSHOT_RETRY_S: Final = 1.0
@@ -67,6 +70,7 @@ class Keeper:
         self._differed: tuple[int, str] | None = None
         """Mark and digest of a writer for whose sake the state was built anew: once is enough."""
         self._ensured_s = 0.0
+        self._unwritten_said_s = -UNWRITTEN_AGAIN_S
         self._hashed_s = 0.0
 
     def wake(self) -> None:
@@ -115,6 +119,7 @@ class Keeper:
                 except TROUBLE as error:
                     p.say(error)
                     wait_s = RETRY_S
+                self._say_unwritten()
             self._claim.clear()
             began_s = time.monotonic()
             while (left_s := began_s + wait_s - time.monotonic()) > 0:
@@ -124,6 +129,19 @@ class Keeper:
                 self._claim.clear()
                 if p.writer.claim_wanted and wait_s == CHECKPOINT_EVERY_S:
                     break
+
+    def _say_unwritten(self) -> None:
+        """Every gate is stale while the checkpoint stands still: that must not pass in silence."""
+        now_s = time.monotonic()
+        age_s = now_s - self._p.view.moved_s
+        if age_s < UNWRITTEN_S or now_s - self._unwritten_said_s < UNWRITTEN_AGAIN_S:
+            return
+        self._unwritten_said_s = now_s
+        _log.warning(
+            "nothing could be written for %.0f s, so every gate is stale: NATS stores nothing (a full disk, a limit, no"
+            " leader); after freeing a disk, restart nats-server",
+            age_s,
+        )
 
     def wake_writer(self) -> None:
         """The checkpoint is one's own (again): what waited for it goes out."""
