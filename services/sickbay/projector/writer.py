@@ -107,6 +107,10 @@ class GateWriter:
         it, but not because nobody answered."""
         sent_s, turn = time.monotonic(), self._turn
         standing = self._view.map.standing.get(CHECKPOINT_KEY, (0, 0))[0]
+        if self._is_anothers(standing):
+            # It was claimed while this one slept or was cut off; comparing with it would take it away again.
+            self.demote()
+            return False
         expected = max(standing, self._revision) or self._beneath.get(CHECKPOINT_KEY, 0)
         ack = await self._put_checkpoint(checkpoint, expected)
         if isinstance(ack, Refused) and ack.code == WRONG_LAST_SEQUENCE:
@@ -220,10 +224,13 @@ class GateWriter:
             self._revision = 0
             self.claim_wanted = self.is_writer
             return
-        if self.is_writer and change.revision > self._revision:
-            seen = self._view.checkpoint
-            if seen is not None and seen.writer not in (self.me, ""):
-                self.demote()
+        if self._is_anothers(change.revision):
+            self.demote()
+
+    def _is_anothers(self, revision: int) -> bool:
+        """Whether the checkpoint in the view, of that revision, says that somebody else writes now."""
+        seen = self._view.checkpoint
+        return self.is_writer and revision > self._revision and seen is not None and seen.writer not in (self.me, "")
 
     def _judge(self, change: Change) -> None:
         """Make a key due whose entry differs from the state."""
@@ -321,7 +328,11 @@ class GateWriter:
         if entry is None:
             return None
         left_ms = entry.expires_ms - self.now_ms()
-        return (_encode(entry), max(1, math.ceil(left_ms / 1000))) if left_ms > 0 else None
+        if left_ms <= 0 and key not in self._view.map.standing:
+            return None
+        # After a step back of the log's clock this process's own one is ahead for a minute: a release must replace the
+        # hold that stands there even so.
+        return _encode(entry), max(1, math.ceil(left_ms / 1000))
 
     def _released(self, key: str) -> tuple[bytes, int]:
         scope = Scope.of_key(key)
