@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from nats.aio.client import Client
 
+from cli_runs import sickbay
 from nats_servers import NatsCluster, NatsServer
 from projector_processes import Load, Process, assert_converged, until
 from sickbay.bus.connect import connect
@@ -46,6 +49,17 @@ async def more(load: Load, count: int) -> None:
         return load.acked >= wanted
 
     await until(flowed, f"{count} more events are acknowledged", 60)
+
+
+async def test_doctor_warns_of_a_log_that_lies_on_one_server_of_a_cluster(nats_cluster: NatsCluster) -> None:
+    """A cluster whose streams have one copy each loses them with one server: said, with what to do."""
+    client = await connect(nats_cluster.url)
+    await ensure(client)
+    await client.close()
+    done = await asyncio.to_thread(sickbay, "doctor", "--json", "--nats", nats_cluster.url)
+    findings = [one for one in json.loads(done.stdout)["findings"] if one["what"] == "copies"]
+    assert findings and findings[0]["level"] == "warn" and "one server" in findings[0]["found"]
+    assert "SICKBAY_STREAM_REPLICAS=3" in findings[0]["do"]
 
 
 @pytest.mark.timeout(180)

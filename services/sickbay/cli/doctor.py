@@ -123,6 +123,7 @@ async def _examine(client: Client, denied: list[PermissionDenied], wanted: Setti
     findings.append(Finding(what="JetStream", level="ok", found="enabled for this account"))
     for look in (
         partial(_topology, wanted.limits),
+        _copies,
         _clock,
         _hours,
         partial(_disk_sync, wanted.data_folder),
@@ -191,6 +192,16 @@ async def _clock(client: Client) -> list[Finding]:
         do = "set the clocks by NTP; holds go by the server's clock, `--until` by what you type"
         return [Finding(what="clock", level="warn", found=f"the server is {off_s:+.1f} s from here", do=do)]
     return [Finding(what="clock", level="ok", found=f"the server is {off_s * 1000:+.0f} ms from here")]
+
+
+async def _copies(client: Client) -> list[Finding]:
+    """In a cluster, whether the death of one server takes the log along."""
+    info = await _stream(client, LOG)
+    copies = int(info["config"].get("num_replicas", 1))
+    if not info.get("cluster", {}).get("name") or copies > 1:
+        return []
+    do = f"`nats stream edit {LOG} --replicas 3`, so each SICKBAY stream; SICKBAY_STREAM_REPLICAS=3 for new ones"
+    return [Finding(what="copies", level="warn", found="the cluster keeps the log on one server only", do=do)]
 
 
 async def _hours(client: Client) -> list[Finding]:
