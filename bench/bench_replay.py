@@ -30,13 +30,13 @@ from sickbay.bus.write import hpub, write_now
 
 FULL, QUICK = 1_000_000, 100_000
 FILE_S, LIVE_S = 10.0, 12.0
-"""Budgets for a million events."""
+"""Budgets for a million events; for a tenth the start of the process weighs too much to say anything."""
 IN_FLIGHT = 5_000
 SPAWN = multiprocessing.get_context("spawn")
 
 
 def command(*arguments: str) -> tuple[dict[str, Any], float, float]:
-    """Run `sickbay` with --json: what it says, wall seconds, peak memory in MB."""
+    """Run `sickbay` with --json: what it says (and the processor's seconds as `cpu_s`), wall seconds, peak MB."""
     began_s = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "sickbay", *arguments, "--json"], stdout=subprocess.PIPE, text=True
@@ -47,7 +47,8 @@ def command(*arguments: str) -> tuple[dict[str, Any], float, float]:
     if status:
         raise RuntimeError(f"sickbay {' '.join(arguments)} ended with {status}")
     scale = 1 << 20 if sys.platform == "darwin" else 1 << 10
-    return json.loads(said), time.monotonic() - began_s, used.ru_maxrss / scale
+    found = {**json.loads(said), "cpu_s": used.ru_utime + used.ru_stime}
+    return found, time.monotonic() - began_s, used.ru_maxrss / scale
 
 
 def checked(found: dict[str, Any], truth: set[tuple[str, str, int]], what: str) -> None:
@@ -107,14 +108,13 @@ def run_projector(url: str) -> None:
 def measure(quick: bool) -> list[Row]:
     """The rows of the budget table that are the replay's."""
     count = QUICK if quick else FULL
-    scale = count / FULL
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="sickbay-replay-") as folder:
         file, log = Path(folder) / "log.jsonl", KnownLog(count)
         log.write(file)
         found, took_s, peak_mb = command("replay", str(file))
         checked(found, log.holds, "file")
-        rows += _rows(f"replay of {count:,} events from a file", found, took_s, FILE_S * scale, peak_mb)
+        rows += _rows(f"replay of {count:,} events from a file", found, took_s, None if quick else FILE_S, peak_mb)
         part = Path(folder) / "part.jsonl"
         small = KnownLog(count // 10)
         small.write(part)
@@ -125,21 +125,26 @@ def measure(quick: bool) -> list[Row]:
     with NatsServer() as server:
         asyncio.run(publish(server.url, KnownLog(count)))
         found, took_s, peak_mb = command("replay", "live", "--nats", server.url)
-        rows += _rows(f"replay of {count:,} events from a live server", found, took_s, LIVE_S * scale, peak_mb)
+        rows += _rows(
+            f"replay of {count:,} events from a live server", found, took_s, None if quick else LIVE_S, peak_mb
+        )
         projector = SPAWN.Process(target=run_projector, args=(server.url,))
         projector.start()
         projector.join()
-        for name, arguments in (("verify", ()), ("verify --quick", ("--quick",))):
-            verified, took_s, peak_mb = command("verify", *arguments, "--nats", server.url)
-            compared = f"{len(verified['digests'])} digests, {verified['entries']} entries, peak {peak_mb:.0f} MB"
-            if not verified["ok"] or not verified["digests"]:
-                raise RuntimeError(f"verify: {verified['differences'][:3]}")
-            rows.append(Row(f"{name} of {count:,} events", took_s, "s", None, compared))
+        verified, took_s, peak_mb = command("verify", "--nats", server.url)
+        if not verified["ok"] or not verified["digests"]:
+            raise RuntimeError(f"verify: {verified['differences'][:3]}")
+        compared = (
+            f"{len(verified['digests'])} digests, {verified['entries']} entries, {verified['cpu_s']:.1f} s of CPU, "
+        )
+        compared += f"peak {peak_mb:.0f} MB"
+        rows.append(Row(f"verify of {count:,} events", took_s, "s", None, compared))
     return rows
 
 
-def _rows(name: str, found: dict[str, Any], took_s: float, budget_s: float, peak_mb: float) -> list[Row]:
-    inside = f"{found['events'] / found['took_s']:,.0f} events/s inside, peak {peak_mb:.0f} MB"
+def _rows(name: str, found: dict[str, Any], took_s: float, budget_s: float | None, peak_mb: float) -> list[Row]:
+    rate = found["events"] / found["took_s"]
+    inside = f"{rate:,.0f} events/s without the start, {found['cpu_s']:.1f} s of CPU, peak {peak_mb:.0f} MB"
     return [Row(name, took_s, "s", budget_s, inside)]
 
 

@@ -37,7 +37,8 @@ def test_a_history_of_everything(monkeypatch: pytest.MonkeyPatch, seed: int) -> 
 def test_a_busy_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log like a fleet's: most events leave by the shortcut, in chunks of any size."""
     messages = list(KnownLog(12_000).messages())
-    seqs, times_ms, subjects = ([message[n] for message in messages] for n in (0, 1, 2))
+    seqs, times_ms = [message[0] for message in messages], [message[1] for message in messages]
+    subjects = [message[2] for message in messages]
     events = decode_outcomes([message[3] for message in messages])
     gone_through: list[int] = []
     through = Fleet._folds

@@ -14,10 +14,12 @@ def add(counts: list[int] | None, bucket: int, buckets: int) -> list[int]:
     if counts[-2] == bucket:
         counts[-1] += 1
         return counts
-    if not bucket - buckets < counts[0] <= counts[-2] < bucket:
+    if counts[-2] > bucket:
         # Buckets of another size have far-off numbers: after a change of policy the window begins anew.
         kept = [at for at in range(0, len(counts), 2) if bucket - buckets < counts[at] < bucket]
         counts[:] = [number for at in kept for number in counts[at : at + 2]]
+    elif counts[0] <= bucket - buckets:
+        del counts[: _first_in(counts, bucket - buckets)]
     counts += (bucket, 1)
     return counts
 
@@ -26,9 +28,17 @@ def total(counts: list[int] | None, bucket: int, buckets: int) -> int:
     """The counts of the window whose current bucket this is."""
     if not counts:
         return 0
-    if bucket - buckets < counts[0] <= counts[-2] <= bucket:
-        return sum(counts[1::2])
+    if counts[-2] <= bucket:
+        return sum(counts[_first_in(counts, bucket - buckets) + 1 :: 2])
     return sum(counts[at + 1] for at in range(0, len(counts), 2) if bucket - buckets < counts[at] <= bucket)
+
+
+def _first_in(counts: list[int], before: int) -> int:
+    """Index of the oldest bucket that lies after this one; the end if none does."""
+    at, end = 0, len(counts)
+    while at < end and counts[at] <= before:
+        at += 2
+    return at
 
 
 def current(counts: list[int], bucket: int) -> int:

@@ -15,7 +15,7 @@ from sickbay_events.derived import HealthChanged
 from sickbay_events.kinds import Group
 from sickbay_events.outcome import ProbeResult
 
-from . import breaker, credential, holds, overrides, rejections, samples, window
+from . import credential, holds, overrides, rejections, samples, window
 from .case import Case
 from .limits import BUCKETS
 from .state import NEVER, Hold, Node, Probes, ScopeState
@@ -215,10 +215,11 @@ def _faults_until_ms(node: Node, state: ScopeState, at_ms: int) -> int:
     if state.faults is None:
         return 0
     limits = node.limits
-    found = breaker.evidence(state, at_ms, limits)
-    if not found.run and not found.by:
+    bucket = at_ms // limits.bucket_ms
+    counted = [counts for counts in state.faults.by.values() if window.total(counts, bucket)]
+    if not counted and not any(at_ms < fault_ms + limits.run_ms for fault_ms in state.faults.run_ms):
         return 0
-    newest = max((window.newest(state.faults.by[name]) for name in found.by), default=at_ms // limits.bucket_ms)
+    newest = max([window.newest(counts) for counts in counted], default=bucket)
     return (newest + BUCKETS) * limits.bucket_ms
 
 
