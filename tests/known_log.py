@@ -64,7 +64,8 @@ class KnownLog:
 
     def messages(self) -> Iterator[tuple[int, int, str, bytes]]:
         """Sequence, log time, subject and body of each."""
-        seq, planned = 0, iter(())  # type: Any, Any
+        seq = 0
+        planned: Iterator[Any] = iter(())
         while seq < self.count:
             seq += 1
             time_ms = START_MS + seq * STEP_MS

@@ -43,6 +43,7 @@ async def test_the_state_then_is_the_same_with_and_without_snapshots(
     nats_server: NatsServer, nats_client: Client
 ) -> None:
     """At every sequence the digest is that of a fold from the beginning; without any snapshot it stays the same."""
+    last = 0
     async with services(nats_server.url) as running:
         for seed in range(3):
             await history(nats_client, seed, 50)
@@ -141,6 +142,7 @@ async def test_where_the_beginning_is_gone_it_is_said_from_when_on(
 ) -> None:
     """A trimmed head: before it nothing can be given, at a kept snapshot and after it everything, and in between an
     answer says what it lacks and from when on there is a whole one."""
+    last = 0
     async with services(nats_server.url) as running:
         for seed in range(3):
             await history(nats_client, seed, 60)
