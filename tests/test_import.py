@@ -362,7 +362,11 @@ def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_read(tmp_path: P
     assert (done.events, dict(done.rejected)) == (2, {"row": 1})
 
 
-@pytest.mark.parametrize("data", [gzip.compress(b'{"at":1}' * 5_000)[:-30], b"\x28\xb5\x2f\xfd nonsense"])
+@pytest.mark.parametrize(
+    "data",
+    [gzip.compress(b'{"at":1}' * 5_000, mtime=0)[:-30], b"\x28\xb5\x2f\xfd nonsense"],
+    ids=["cut gzip", "no zstd"],
+)
 def test_damaged_compression_is_said_in_one_line(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "rows").write_bytes(data)
     done = sickbay("import", "jsonl", str(tmp_path / "rows"), "-o", str(tmp_path / "out.jsonl"))
