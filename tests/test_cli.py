@@ -71,7 +71,7 @@ def test_the_commands_are_those_of_the_design() -> None:
         (["hold", "openrouter.ai"], "--reason"),
         (["hold", "openrouter.ai", "--reason", "x"], "--for"),
         (["hold", "openrouter.ai", "--reason", "x", "--for", "soon"], "90s, 30m"),
-        (["hold", "openrouter.ai", "--reason", "x", "--for", "5m", "--until", "2027-01-01T00:00:00Z"], "only once"),
+        (["hold", "openrouter.ai", "--reason", "x", "--for", "5m", "--until", "2027-01-01T00:00:00Z"], "has to end"),
         (["hold", "#team", "--reason", "x", "--for", "5m"], "provider"),
         (["report", "openrouter.ai", "m", "--kind", "broken"], "model_unavailable"),
         (["classify", "--model", "m"], "--status"),

@@ -338,3 +338,21 @@ def _logged(served: Serve) -> str:
         more = b""
     served.said += more.decode()
     return served.said
+
+
+def test_a_loopback_provider_is_named_as_this_machine_names_it(serve: Callable[..., Serve], tmp_path: Path) -> None:
+    """Routers add their machine's name to a loopback host, so an operator's act without one would reach nobody."""
+    folder = str(tmp_path / "data")
+    serve("--data", folder).ready()
+    said = {"SICKBAY_MACHINE": "box-7"}
+    held = sickbay(
+        "hold", "http://localhost:11434/v1", "m", "--reason", "moved", "--for", "5m", "--data", folder, environment=said
+    )
+    assert held.returncode == 0 and "localhost:11434 is localhost:11434@box-7 in the log" in held.stderr
+    explained = sickbay("explain", "localhost:11434@box-7", "m", "--data", folder, environment=said)
+    assert "held_by_operator" in explained.stdout and explained.stderr == ""
+
+
+def test_a_hold_that_would_not_end_says_which_option_is_missing() -> None:
+    refused = sickbay("hold", "openrouter.ai", "--reason", "moved")
+    assert refused.returncode == 2 and "neither" in refused.stderr and "--for 30m" in refused.stderr

@@ -136,7 +136,8 @@ def report(
     if kind not in KINDS:
         raise ActRefused("--kind", kind, ", ".join(KINDS))
     settings = Settings.from_environment(nats=nats, data=data, replica=replica)
-    target = Target(provider_name(provider), model)
+    named = provider_name(provider)
+    target = Target(named, model)
     try:
         given = msgspec.structs.replace(CallOutcome(kind="ok"), kind=kind, status=status, took_ms=took_ms)
         outcome = msgspec.convert(fit(target, given), CallOutcome, from_attributes=True)
@@ -148,7 +149,7 @@ def report(
         async with connected(nats, data) as client:
             return await publish_outcome(client, target, outcome, replica=settings.replica_name)
 
-    _print_ack(run(work()), as_json, f"{kind} of {provider_name(provider)} {model}")
+    _print_ack(run(work()), as_json, f"{kind} of {named} {model}")
 
 
 def _override(
@@ -167,7 +168,8 @@ def _override(
     scope = scope_of(provider_name(provider), model)
     for_s = None if length is None else read_duration_s(length)
     if action != "clear" and (for_s is None) == (until is None):
-        raise ActRefused("--for, --until", None, f"one of the two: {action} must end, and only once")
+        given = "both" if length else "neither"
+        raise ActRefused("--for, --until", given, f"one of the two, such as --for 30m: a {action} has to end")
 
     async def work() -> Ack:
         async with connected(nats, data) as client:

@@ -21,6 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sickbay_events import provider_of
+from sickbay_events.names import at_machine
 
 from ..bus.connect import BusError, NatsOptions, PermissionDenied, connect
 from ..config import Settings
@@ -108,8 +109,16 @@ def seconds(value: float) -> str:
 
 
 def provider_name(text: str) -> str:
-    """The provider's name of a name or a URL."""
-    return provider_of(text) if "://" in text else text
+    """The provider's name of a name or a URL, as the log has it.
+
+    A loopback host is another machine on every box, so it gets this machine's name, which is said on stderr;
+    `localhost:11434@box-7` names another's.
+    """
+    plain = provider_of(text) if "://" in text else text
+    named = at_machine(plain, Settings.from_environment().machine_name)
+    if named != plain:
+        typer.echo(f"{plain} is {named} in the log: each machine has its own", err=True)
+    return named
 
 
 def settings(**given: Any) -> Settings:

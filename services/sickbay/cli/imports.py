@@ -51,7 +51,7 @@ def import_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn another system's history into a log file, to replay, to compare and to explain; never into the live log.
+    """Turn another system's history into a log file to replay, compare and look back into; never into the live log.
 
     Example: sickbay import litellm spend.jsonl -o last-week.jsonl.zst
     """

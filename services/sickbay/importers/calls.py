@@ -68,7 +68,8 @@ def event_of(call: Call) -> tuple[str, CallOutcome]:
             raise RowRefused(name, "it looks like a key")
     target = Target(call.provider, call.model)
     if target.is_empty:
-        raise RowRefused("model" if not call.model else "provider", "it is empty")
+        field = "model" if not call.model else "provider"
+        raise RowRefused(field, f"it is empty (is it another column? --map {field}=COLUMN)")
     try:
         subject = outcome_subject(call.replica, target)
     except NameRefused as error:
