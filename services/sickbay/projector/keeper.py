@@ -182,7 +182,7 @@ class Keeper:
             return
         p.acks.sweep()
         await self._attend(client)
-        if p.writer.bucket_gone or self.ensure_wanted:
+        if p.writer.bucket_gone or self.ensure_wanted or p.interrupted:
             await self._ensure(client)
         if not p.view.loaded:
             self._compared = False

@@ -99,6 +99,8 @@ class Projector:
         """The server's time of the event at the state's position; 0 if that is a gap."""
         self.loaded = False
         self.caught_up = False
+        self.interrupted = False
+        """Reading the log stopped, and the reader is at work on it: its stream may be gone."""
         self.lag = 0
         self.marks: dict[int, str] = {}
         self.differs = False
@@ -227,6 +229,7 @@ class Projector:
         self.last_error = text
 
     async def _read_log(self) -> None:
+        self.interrupted = False
         client = await self.link.wait_connected()
         await self.while_connected(ensure(client, self.limits, self.view.names))
         if not self.loaded:
@@ -275,10 +278,10 @@ class Projector:
                 self.caught_up, self.lag = True, 0
                 self._compare_file()
             case Interrupted():
-                self.caught_up = False
+                self.caught_up, self.interrupted = False, True
                 self.say(BusError(f"reading the log is interrupted: {item.reason}"))
-                self.keeper.ensure_wanted = True
             case Resumed():
+                self.interrupted = False
                 self.log = item.stream
             case LogChanged():
                 raise _Rebuild(_CHANGED[item.reason])
