@@ -415,7 +415,8 @@ class Walk:
         if len(bad) < LEAST.get(held.rule, 1):
             self._says(seq, f"{held} rests on {len(bad)} {group} outcomes")
         replicas = {one[1] for one in bad}
-        if len(replicas) > 1:
+        # After a step back a clear and the good answers that followed it are of one time, and so these are void.
+        if len(replicas) > 1 or (self.stepped_back and cleared_seq):
             return
         good_ms = POLICY.witnesses.good_answer_s * 1000
         for key in [key for key in self._good if key == held.scope.key or key.startswith(held.scope.key + ".")]:
