@@ -7,7 +7,8 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-JOBS ?= 2
+# Most tests wait for other processes, so two a core keep both cores busy.
+JOBS ?= 4
 # What `make test` hands on to pytest, for example `make test ARGS='-k breaker'`.
 ARGS ?=
 
