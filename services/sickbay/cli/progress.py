@@ -30,7 +30,7 @@ class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         """The cell."""
         elapsed_s = task.elapsed or 0.0
-        return Text(f"{task.fields['events'] / elapsed_s:,.0f} events/s" if elapsed_s > 0.2 else "")
+        return Text(f"{task.fields['events'] / elapsed_s:,.0f} events/s" if elapsed_s > 0 else "")
 
 
 @contextmanager

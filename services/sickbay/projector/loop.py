@@ -196,6 +196,9 @@ class Projector:
         """Drop the state and build it anew (asked for by the keeper)."""
         if self._round is not None and not self._why:
             self._why = why
+            # Nothing more of the old state may go out: the mark in the stream says what the new one need not tell.
+            self.loaded = False
+            self.transitions.desync()
             self._round.cancel()
 
     async def _ended(self, task: asyncio.Task[None]) -> bool:
