@@ -108,13 +108,18 @@ def seconds(value: float) -> str:
     return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
 
 
+def plain_name(text: str) -> str:
+    """The provider's name of a name or a URL, without any machine's."""
+    return provider_of(text) if "://" in text else text
+
+
 def provider_name(text: str) -> str:
     """The provider's name of a name or a URL, as the log has it.
 
     A loopback host is another machine on every box, so it gets this machine's name, which is said on stderr;
     `localhost:11434@box-7` names another's.
     """
-    plain = provider_of(text) if "://" in text else text
+    plain = plain_name(text)
     named = at_machine(plain, Settings.from_environment().machine_name)
     if named != plain:
         typer.echo(f"{plain} is {named} in the log: each machine has its own", err=True)

@@ -26,7 +26,7 @@ from ..config import Settings
 from ..lease_wire import LeaseName
 from ..operate import Ack, log_now_ms, publish_probe
 from ..probes import Probe, ProbeRefused, Probes, ProbeTarget, made_probe, read_probes
-from .base import AsJson, DataFolder, NatsUrl, SaysNo, connected, console, print_json, provider_name, run, settings
+from .base import AsJson, DataFolder, NatsUrl, SaysNo, connected, console, plain_name, print_json, run, settings
 from .look import ask
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _wanted(
     known: Settings, provider: str, model: str, file: Path | None, *, family: FamilyName, header: list[str]
 ) -> Probe:
     """The probe as the file has it, or as the command says it."""
-    path, name = str(file) if file is not None else known.probes, provider_name(provider)
+    path, name = str(file) if file is not None else known.probes, plain_name(provider)
     if path:
         _, probes = read_probes(Path(path).expanduser().read_text(encoding="utf-8"), machine=known.machine_name)
         for one in probes:
@@ -109,7 +109,7 @@ def _wanted(
         if not colon or not key.strip():
             raise ProbeRefused("--header", key[:40], "'Name: value'")
         headers[key.strip()] = value.strip()
-    named = provider_name(base) + mark + alias if alias else ""
+    named = plain_name(base) + mark + alias if alias else ""
     described = ProbeTarget(model=model, base_url=base, provider=named, family=family, headers=headers)
     return made_probe(described, Probes(), machine=known.machine_name)
 
