@@ -72,7 +72,7 @@ HABITS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("wrong_endpoint", "not_found_error", "not found"),
         rule("permission_model", "permission_error", "model", never="does not have permission to use the specified"),
         rule("auth", "permission_error authentication_error"),
-        rule("auth", "", "organization has been disabled | only authorized for use with claude code"),
+        rule("auth", "", "organization has been disabled | only authorized for use with"),
         rule("context_length", "request_too_large"),
         rule("context_length", "invalid_request_error", "prompt is too long | exceed context limit"),
         rule("rate_limited", "rate_limit_error", never="spend limit", scope="credential"),
