@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "make setup: needs Python 3.11 or newer (PYTHON=/path/to/python names one)" >&2; exit 1; }
 	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[server]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[server,otel]'
 	@touch $@
 
 demo: $(READY)  ## see a fleet learn one lesson: real processes on this machine, about 20 seconds
