@@ -21,6 +21,7 @@ from ..probes import ProbeRefused
 from ..when import WhenRefused
 from .act import add as add_acts
 from .base import SaysNo, error_console
+from .bench import add as add_bench
 from .demo.run import add as add_demo
 from .doctor import add as add_doctor
 from .equivalents import add as add_equivalents
@@ -62,6 +63,7 @@ for add in (
     add_policy,
     add_probe,
     add_words,
+    add_bench,
     add_equivalents,
 ):
     add(app)
