@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, urlsplit
@@ -28,6 +26,8 @@ from sickbay_events import NameRefused, Target, provider_of
 from sickbay_events.names import at_machine
 from sickbay_events.redact import MARK, looks_secret
 
+from .tomlfile import REFERENCE, FileRefused, read_table
+
 Family: TypeAlias = Literal["openai-chat", "anthropic", "gemini", "ollama"]
 Level: TypeAlias = Literal["readiness", "liveness"]
 Interval: TypeAlias = Annotated[float, Meta(ge=1, le=86_400)]
@@ -36,7 +36,6 @@ Limit: TypeAlias = Annotated[float, Meta(ge=0.1, le=120)]
 PROMPT: Final = "Reply with the word OK."
 TOKENS_MAX: Final = 16
 TARGETS_MAX: Final = 1_000
-_REFERENCE: Final = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 _SECRET_HEADERS: Final = frozenset(
     ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-goog-api-key")
 )
@@ -49,15 +48,8 @@ _PATHS: Final[dict[Family, str]] = {
 _OWN_HEADERS: Final[dict[Family, dict[str, str]]] = {"anthropic": {"anthropic-version": "2023-06-01"}}
 
 
-class ProbeRefused(ValueError):
-    """A value of the probes' file, or of the command, that is not accepted.
-
-    Attributes: `key` (dotted), `value`, `accepted` (the accepted form in words).
-    """
-
-    def __init__(self, key: str, value: object, accepted: str) -> None:
-        self.key, self.value, self.accepted = key, value, accepted
-        super().__init__(f"{key}: {value!r} is not accepted; accepted is {accepted}")
+class ProbeRefused(FileRefused):
+    """A value of the probes' file, or of the command, that is not accepted."""
 
 
 class ProbeTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,14 +112,7 @@ def read_probes(
 
     Raises `ProbeRefused`; for text that is no TOML its key is `(file)`.
     """
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ProbeRefused("(file)", str(error), "TOML") from error
-    for key in data:
-        if key != "probe":
-            raise ProbeRefused(key, data[key], "[probe] and [[probe.target]], nothing else")
-    found = _converted(data.get("probe", {}), Probes, "probe")
+    found = read_table(text, "probe", Probes, ProbeRefused, "[[probe.target]]")
     made = [made_probe(one, found, f"probe.target[{at}]", machine, environ) for at, one in enumerate(found.target)]
     seen: set[Target] = set()
     for at, probe in enumerate(made):
@@ -191,12 +176,12 @@ def _resolved(headers: Mapping[str, str], path: str, environ: Mapping[str, str] 
     known = os.environ if environ is None else environ
     made: dict[str, str] = {}
     for name, value in headers.items():
-        is_reference = _REFERENCE.search(value) is not None
+        is_reference = REFERENCE.search(value) is not None
         if not is_reference and (name.lower() in _SECRET_HEADERS or looks_secret(value)):
             raise ProbeRefused(f"{path}.{name}", MARK, "a reference such as 'Bearer env:NAME', never the secret itself")
-        for missing in (found for found in _REFERENCE.findall(value) if not known.get(found)):
+        for missing in (found for found in REFERENCE.findall(value) if not known.get(found)):
             raise ProbeRefused(f"{path}.{name}", f"env:{missing}", "the name of an environment variable that is set")
-        made[name] = _REFERENCE.sub(lambda found: known[found[1]], value)
+        made[name] = REFERENCE.sub(lambda found: known[found[1]], value)
         try:
             made[name].encode("latin-1")
         except UnicodeEncodeError:
@@ -204,24 +189,6 @@ def _resolved(headers: Mapping[str, str], path: str, environ: Mapping[str, str] 
         if any(ord(character) < 32 for character in name + made[name]):
             raise ProbeRefused(f"{path}.{name}", MARK, "one line")
     return made
-
-
-def _converted(data: object, kind: type[Probes], path: str) -> Probes:
-    try:
-        return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at `$")
-        raise ProbeRefused(f"{path}{where.rstrip('`')}", _at(data, where.rstrip("`")), what) from error
-
-
-def _at(data: Any, where: str) -> object:
-    """The value at a path as msgspec writes it (`.target[0].level`)."""
-    for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", where):
-        try:
-            data = data[name] if name else data[int(index)]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return MARK if isinstance(data, str) and looks_secret(data) else data
 
 
 def has_usage(body: bytes) -> bool:
