@@ -14,7 +14,6 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -29,10 +28,11 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 from sickbay_events import Policy
 
 from .bus.connect import BusError, NatsOptions, PermissionDenied, connect
+from .alerts.settings import Alerts, Way, read_alerts
 from .bus.embedded import EmbeddedServer, saved_url
 from .bus.jetstream import JetStreamApi
 from .bus.link import Link
-from .bus.topology import CONTROL, DEAD, DEAD_PREFIX, POLICY_SUBJECT, TRANSITIONS, TopologyReport, ensure
+from .bus.topology import CONTROL, DEAD, DEAD_PREFIX, LOG, POLICY_SUBJECT, TRANSITIONS, TopologyReport, ensure
 from .bus.viewnames import view_names
 from .config import Settings
 from .contract import Doc, document, documented, schema_of, specification
@@ -46,6 +46,7 @@ from .rpc import Rpc
 if TYPE_CHECKING:
     from .prober import Prober
 
+    from .alerts.relay import Alerting
 _log = logging.getLogger("sickbay.services")
 Handler: TypeAlias = Callable[..., Awaitable[None]]
 
@@ -114,6 +115,7 @@ class Services:
         self.prober: Prober | None = None
         self.historian: HistorianChild | None = None
         self._history: asyncio.Task[None] | None = None
+        self.alerting: Alerting | None = None
         self._answering: asyncio.Task[None] | None = None
         self._answers = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -145,7 +147,10 @@ class Services:
 
     async def _start(self) -> None:
         limits = self.settings.limits
-        probes = _probes(self.settings)
+        # Every file is read before anything is started, so that one that is missing is said at once.
+        policy, probes, alerts = _policy(self.settings), _probes(self.settings), _receivers(self.settings)
+        for field in ("creds", "tls_ca"):
+            self.settings.read(field)
         if self.is_beside and not self.url:
             self.url = saved_url(self.settings.data_folder) or ""
             if not self.url:
@@ -164,7 +169,6 @@ class Services:
         self.topology = await ensure(client, limits, names)
         for line in (*self.topology.problems, *self.topology.notes):
             _log.warning("%s", line)
-        policy = _policy(self.settings)
         if self.settings.shadow:
             policy = in_shadow(policy or Policy())
             if not self.is_beside:
@@ -173,6 +177,8 @@ class Services:
             link,
             name=self.settings.replica_name,
             policy=policy,
+        elif policy is not None and LOG in self.topology.created and not self.is_beside:
+            await seed_policy(client, policy, fresh=True)
             limits=limits,
             view=names.name,
             beside=self.is_beside,
@@ -190,6 +196,8 @@ class Services:
     def _probe(self, link: Link, projector: Projector, settings: Probes, probes: list[Probe]) -> None:
         """Probe from now on, while this is the process that writes."""
         from .prober import Prober  # its HTTP client takes a moment to import, and most have no probes
+        if alerts is not None:
+            self._tell(link, self.projector, *alerts)
 
         self.prober = prober = Prober(
             settings,
@@ -205,6 +213,15 @@ class Services:
     def _on_connected(self, client: Client, fresh: bool) -> None:
         if not fresh:
             return  # the same client has renewed its own subscriptions
+    def _tell(self, link: Link, projector: Projector, settings: Alerts, ways: dict[str, Way]) -> None:
+        """Tell receivers of transitions from now on, while this is the process that writes."""
+        from .alerts.relay import Alerting  # its HTTP client takes a moment to import, and many have no receivers
+
+        self.alerting = alerting = Alerting(
+            settings, ways, client=lambda: link.client, is_active=lambda: projector.is_writer
+        )
+        self._tasks.add(asyncio.create_task(alerting.run(), name="sickbay-alerts"))
+
         if self._answering is not None:
             self._answering.cancel()
         self._answering = task = asyncio.create_task(self._answer(client), name="sickbay-rpc")
@@ -266,7 +283,13 @@ class Services:
         folding = self._fold is not None and not self._fold.done()
         ok = connected and folding and found.phase in LIVE
         history = None if self.historian is None else self.historian.facts()
-        return {"ok": ok, "connected": connected, "projector": msgspec.to_builtins(found), "history": history}
+        return {
+            "ok": ok,
+            "connected": connected,
+            "projector": msgspec.to_builtins(found),
+            "history": history,
+            "alerts": None if self.alerting is None else self.alerting.facts(),
+        }
 
     async def stop(self) -> None:
         """Stop all of it, last started first. Never raises."""
@@ -385,16 +408,18 @@ def log_transition(event: Transition) -> None:
 
 
 def _probes(settings: Settings) -> tuple[Probes, list[Probe]] | None:
-    if not settings.probes:
-        return None
-    text = Path(settings.probes).expanduser().read_text(encoding="utf-8")
-    return read_probes(text, machine=settings.machine_name)
+    found = settings.read("probes")
+    return None if found is None else read_probes(found.decode(), machine=settings.machine_name)
+
+
+def _receivers(settings: Settings) -> tuple[Alerts, dict[str, Way]] | None:
+    found = settings.read("alerts")
+    return None if found is None else read_alerts(found.decode())
 
 
 def _policy(settings: Settings) -> Policy | None:
-    if not settings.policy:
-        return None
-    return Policy.from_toml(Path(settings.policy).expanduser().read_bytes())
+    found = settings.read("policy")
+    return None if found is None else Policy.from_toml(found)
 
 
 app = make_app()

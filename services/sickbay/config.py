@@ -94,6 +94,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     probes: Annotated[
         str, _says("file of targets that the services probe while nobody calls them", "a path to TOML")
     ] = ""
+    alerts: Annotated[
+        str, _says("file of receivers that the services tell of holds, releases and warnings", "a path to TOML")
+    ] = ""
     view: Annotated[
         str, _says("which view of the log is the fleet's: services write it, routers follow it", "a name, or nothing")
     ] = ""
@@ -164,6 +167,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def data_folder(self) -> Path:
         """`data` with `~` resolved."""
         return Path(self.data).expanduser()
+
+    def read(self, field: str) -> bytes | None:
+        """What is in the file that a setting names; None where it names none.
+
+        Raises `SettingRefused` naming the setting for a file that is not there or cannot be read.
+        """
+        path = str(getattr(self, field))
+        if not path:
+            return None
+        try:
+            return Path(path).expanduser().read_bytes()
+        except OSError as error:
+            accepted = f"a file that can be read ({error.strerror or error})"
+            raise SettingRefused(PREFIX + field.upper(), path, accepted) from error
 
     @property
     def history_path(self) -> Path | None:

@@ -17,9 +17,10 @@ from ..config import SettingRefused
 from ..historian.errors import HistoryRefused
 from ..logfile import LogFileError
 from ..operate import ActRefused
-from ..probes import ProbeRefused
+from ..tomlfile import FileRefused
 from ..when import WhenRefused
 from .act import add as add_acts
+from .alerts import add as add_alerts
 from .base import SaysNo, error_console
 from .bench import add as add_bench
 from .demo.run import add as add_demo
@@ -60,6 +61,7 @@ for add in (
     add_history,
     add_doctor,
     add_nats_config,
+    add_alerts,
     add_policy,
     add_probe,
     add_words,
@@ -68,7 +70,7 @@ for add in (
 ):
     add(app)
 
-_USAGE = (ActRefused, AsksRefused, ProbeRefused, SettingRefused, OptionsError, ViewRefused, WhenRefused)
+_USAGE = (ActRefused, AsksRefused, FileRefused, SettingRefused, OptionsError, ViewRefused, WhenRefused)
 _NO = (SaysNo, BusError, EventError, HistoryRefused, LogFileError, OSError)
 
 

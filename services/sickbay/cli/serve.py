@@ -54,6 +54,7 @@ def serve(
         typer.Option(metavar="NAME", help="Write a view of this name beside the running services, by --policy if any."),
     ] = None,
     probes: Annotated[Path | None, typer.Option(help="File (TOML) of targets to probe while nobody calls.")] = None,
+    alerts: Annotated[Path | None, typer.Option(help="File (TOML) of receivers that are told of holds.")] = None,
     http: Listen = None,
     history: Annotated[
         str | None, typer.Option(metavar="FILE", help="Where the history is kept, or off; default in the data folder.")
@@ -77,6 +78,7 @@ def serve(
         view=view,
         beside=beside,
         probes=None if probes is None else str(probes),
+        alerts=None if alerts is None else str(alerts),
         history=history,
         http=http,
         sync_always=sync_always,
@@ -186,6 +188,9 @@ def _say_ready(app: AsgiFastStream, settings: Settings, listener: socket.socket 
         out.print(f"  compare   sickbay verify --beside {settings.beside}", markup=False)
     if services.prober is not None:
         out.print(f"  probes    {services.prober.size} targets, while nobody calls them", markup=False)
+    if services.alerting is not None:
+        names = ", ".join(relay.receiver.name for relay in services.alerting.relays)
+        out.print(f"  alerts    to {names}", markup=False)
     if fleet.policy.shadow.all:
         out.print("  shadow    no rule is enforced; `sickbay status` marks what would be held", markup=False)
     elif settings.shadow:

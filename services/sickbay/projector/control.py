@@ -91,14 +91,15 @@ def in_shadow(policy: Policy) -> Policy:
     return msgspec.structs.replace(policy, shadow=msgspec.structs.replace(policy.shadow, all=True))
 
 
-async def seed_policy(client: Client, policy: Policy, *, shadow: bool = False) -> bool:
+async def seed_policy(client: Client, policy: Policy, *, shadow: bool = False, fresh: bool = False) -> bool:
     """Write a file's policy into a log that has never held anything; True if it was written.
 
+    `fresh`: who asks has just made the log, and what reached it since is no reason to do without the file.
     `shadow`: a log that has events, but never had a policy, gets the defaults in shadow; the file changes nothing
     there. Compares and sets, so of several that start at once one writes. Raises `BusError`, `nats.errors.Error`.
     """
     request = JetStreamApi(client, timeout_s=_REQUEST_S)
-    if (await request.stream_at(LOG)).last_seq or (await request.stream_at(CONTROL)).last_seq:
+    if not fresh and ((await request.stream_at(LOG)).last_seq or (await request.stream_at(CONTROL)).last_seq):
         if not shadow or await request.message_at(CONTROL, 1, or_next=True, subject=POLICY_SUBJECT) is not None:
             return False
         policy = in_shadow(Policy())
