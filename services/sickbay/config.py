@@ -85,9 +85,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(gt=0, le=65_536),
         _says("size at which the log drops events, when its stream is created", "a number of GiB above 0"),
     ] = 10.0
-    http: Annotated[
-        str, _says("where `sickbay serve` answers /healthz and shows the event contract", "host:port, or off")
-    ] = "127.0.0.1:8480"
+    http: Annotated[str, _says("where `sickbay serve` and `sickbay api` answer HTTP", "host:port, or off")] = (
+        "127.0.0.1:8480"
+    )
+    http_tokens: Annotated[
+        str, _says("file of who may report, read and operate by HTTP, as `sickbay token` prints it", "a path to TOML")
+    ] = ""
+    http_anonymous: Annotated[
+        Literal["", "read", "none"],
+        _says(
+            "what HTTP lets somebody do who has no token",
+            "read or none",
+            "read where it listens on this machine only, none elsewhere",
+        ),
+    ] = ""
     policy: Annotated[
         str, _says("policy file that seeds an empty log; a log that has a policy keeps its own", "a path to TOML")
     ] = ""

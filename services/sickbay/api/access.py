@@ -1,0 +1,118 @@
+"""Who asks, and whether that is allowed: bearer tokens, the page's cookie, and reading without either.
+
+A cookie is sent by the browser whoever made the request, so an act by cookie has to come from a page of this origin.
+Who reads without a token on this machine has to name it in the Host header: else any web page could have its own
+name resolve to 127.0.0.1 and read through its visitor's browser.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from litestar import Request
+from litestar.connection import ASGIConnection
+from litestar.datastructures import State
+from litestar.handlers import BaseRouteHandler
+
+from ..config import Settings
+from .problems import Problem
+from .tokens import Role, Tokens
+
+COOKIE: Final = "sickbay_session"
+COOKIE_MAX_S: Final = 12 * 3600
+SAFE: Final = ("GET", "HEAD", "OPTIONS")
+TOKEN_CHARS_MAX: Final = 512
+_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="sickbay"'}
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks."""
+
+    name: str
+    roles: frozenset[Role]
+    replica: str = ""
+    is_anonymous: bool = False
+
+
+Asked: TypeAlias = Request[Caller, Any, State]
+"""A request whose `user` is known."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host of an address or a Host header is this machine and nobody else's."""
+    name = host.strip("[]").lower()
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def host_of(header: str) -> str:
+    """The host of a Host header, without its port."""
+    return header[: header.find("]") + 1] if header.startswith("[") else header.partition(":")[0]
+
+
+class Access:
+    """Finds out who asks, by what one process was told of tokens and of those without one."""
+
+    def __init__(self, settings: Settings, tokens: Tokens) -> None:
+        self._tokens = tokens
+        address = settings.http_address
+        self._is_loopback = address is not None and is_loopback(address[0])
+        wanted = settings.http_anonymous or ("read" if self._is_loopback else "none")
+        self.anonymous: frozenset[Role] = frozenset({"read"} if wanted == "read" else ())
+
+    def find(self, presented: str) -> Caller | None:
+        """Whose token this is."""
+        if not 0 < len(presented) <= TOKEN_CHARS_MAX:
+            return None
+        found = self._tokens.find(presented)
+        return None if found is None else Caller(name=found.name, roles=found.roles, replica=found.replica)
+
+    def caller(self, connection: ASGIConnection[Any, Any, Any, Any]) -> Caller:
+        """Who asks. Raises `Problem` for a token that is none."""
+        said = connection.headers.get("authorization")
+        if said is not None:
+            scheme, _, presented = said.partition(" ")
+            found = self.find(presented.strip()) if scheme.lower() == "bearer" else None
+            if found is None:
+                raise Problem(401, "token-refused", "the token is not known here", headers=_CHALLENGE)
+            return found
+        found = self.find(connection.cookies.get(COOKIE, ""))
+        if found is not None:
+            if connection.scope.get("method") not in SAFE:
+                check_origin(connection)
+            return found
+        roles = self.anonymous
+        if self._is_loopback and not is_loopback(host_of(connection.headers.get("host", ""))):
+            roles = frozenset()
+        return Caller(name="anonymous", roles=roles, is_anonymous=True)
+
+
+def check_origin(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+    """Raise a `Problem` unless the request comes from a page of this very origin."""
+    origin = connection.headers.get("origin", "").partition("://")[2]
+    if not origin or origin.lower() != connection.headers.get("host", "").lower():
+        raise Problem(403, "foreign-origin", "an act by cookie has to come from a page of this origin")
+
+
+def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Litestar's guard of every path: sets `user`, and refuses whoever has none of the path's roles."""
+    if handler.opt.get("open"):
+        return
+    wanted: frozenset[Role] | None = handler.opt.get("roles")
+    access: Access = connection.app.state.access
+    caller = access.caller(connection)
+    connection.scope["user"] = caller
+    if wanted is None or caller.roles & wanted:
+        return
+    need = " or ".join(sorted(wanted))
+    if not caller.is_anonymous:
+        raise Problem(403, "role-missing", f"the token of {caller.name} lacks the role {need}")
+    if access.anonymous & wanted:
+        raise Problem(403, "foreign-host", "without a token only requests to this machine's own name are answered")
+    raise Problem(401, "token-missing", f"a token with the role {need} is required", headers=_CHALLENGE)

@@ -1,0 +1,204 @@
+"""Every path of the HTTP interface, one small function each."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+from zlib import crc32
+
+import msgspec
+from litestar import Response, delete, get, post
+from litestar.datastructures import Cookie
+from litestar.response.base import ASGIResponse
+
+from sickbay_events import provider_of
+
+from ..operate import make_override, scope_of
+from .access import COOKIE, COOKIE_MAX_S, Access, Asked, check_origin
+from .desk import Desk, target_of
+from .openapi import document
+from .problems import Problem, refused
+from .questions import Act, Clear, DecideQuery, ExplainQuery, SignIn, StatusQuery, json_body, query
+from .streaming import EventStream
+
+_log = logging.getLogger("sickbay.api")
+
+REPORT: Final = frozenset({"report"})
+READ: Final = frozenset({"read"})
+OPERATE: Final = frozenset({"operate"})
+ASK: Final = READ | REPORT
+"""Who reports has to ask before it calls."""
+_REVALIDATE: Final = "private, no-cache"
+
+
+def desk_of(request: Asked) -> Desk:
+    """What the application rests on."""
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+def answer(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+    """A JSON answer; not to be kept unless `headers` say so."""
+    return Response(
+        msgspec.json.encode(value), status_code=status, media_type="application/json", headers=headers or {}
+    )
+
+
+def tagged(request: Asked, value: object, tag: str, cache: str) -> Response[bytes]:
+    """A JSON answer with an ETag, or 304 if the caller has it."""
+    headers = {"ETag": tag, "Cache-Control": cache, "Vary": "Authorization, Cookie"}
+    known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
+    if "*" in known or tag.removeprefix("W/") in known:
+        return Response(b"", status_code=304, headers=headers)
+    return answer(value, headers=headers)
+
+
+@get("/healthz", opt={"open": True}, sync_to_thread=False)
+def healthz(request: Asked) -> Response[bytes]:
+    """Alive."""
+    return answer({"ok": True, "connected": desk_of(request).link.client is not None})
+
+
+@get("/readyz", opt={"open": True}, sync_to_thread=False)
+def readyz(request: Asked) -> Response[bytes]:
+    """The view is fresh, or how old it is."""
+    found = desk_of(request).readiness()
+    return answer(found, status=200 if found["ready"] else 503, headers={} if found["ready"] else {"Retry-After": "1"})
+
+
+@get("/openapi.json", opt={"open": True}, sync_to_thread=False)
+def openapi() -> Response[bytes]:
+    """The OpenAPI document."""
+    return answer(document(), headers={"Cache-Control": "public, max-age=300"})
+
+
+@get("/v1/decide", opt={"roles": ASK}, sync_to_thread=False)
+def decide(request: Asked) -> Response[bytes]:
+    """May this target be called now?"""
+    asked = query(request, DecideQuery)
+    replica = asked.replica or request.user.replica
+    found = desk_of(request).decide(target_of(asked.provider, asked.model, replica), replica)
+    said = found.decision
+    # The time left and the source belong to what the tag stands for: an answer that is kept must not say more.
+    left = (said.allowed, said.reason, said.scope, said.rule, said.began_seq, said.trial, round(said.retry_in_s))
+    tag = f'W/"{said.seq}-{crc32(repr((*left, said.source)).encode("utf-8", "surrogatepass")):08x}"'
+    return tagged(request, said, tag, f"private, max-age={int(found.stands_s)}")
+
+
+@get("/v1/status", opt={"roles": READ})
+async def status(request: Asked) -> Response[bytes]:
+    """What is held, or every target by pages."""
+    asked = query(request, StatusQuery)
+    question = {key: value for key, value in msgspec.to_builtins(asked).items() if value is not None}
+    if asked.provider is not None:
+        question["provider"] = provider_of(asked.provider)
+    elif asked.model is not None:
+        raise refused("model", "a model together with its provider")
+    found = await desk_of(request).ask("sickbay.v1.status", question)
+    return tagged(request, found, _tag_of(found), _REVALIDATE)
+
+
+@get("/v1/explain", opt={"roles": READ})
+async def explain(request: Asked) -> Response[bytes]:
+    """All that is known of a scope and those around it."""
+    asked = query(request, ExplainQuery)
+    scope_of(provider_of(asked.provider), asked.model)
+    question = {"provider": provider_of(asked.provider), "model": asked.model}
+    found = await desk_of(request).ask("sickbay.v1.explain", question)
+    return tagged(request, found, _tag_of(found), _REVALIDATE)
+
+
+def _tag_of(found: dict[str, Any]) -> str:
+    """The sequence that an answer rests on, and what of it changes by time alone but for the times left."""
+    kept = msgspec.json.encode(_without_times({**found, "projector": None}))
+    return f'W/"{found.get("seq", 0)}-{crc32(kept):08x}"'
+
+
+def _without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_times(one) for key, one in value.items() if not key.endswith("_s") and key not in _TIMES}
+    return [_without_times(one) for one in value] if isinstance(value, list) else value
+
+
+_TIMES: Final = frozenset({"at", "at_ms"})
+
+
+@get("/v1/watch", opt={"roles": READ}, sync_to_thread=False)
+def watch(request: Asked) -> ASGIResponse:
+    """Changes as they come: server-sent events."""
+    if request.query_params:
+        raise refused(next(iter(request.query_params))[:64], "no parameter")
+    said = request.headers.get("last-event-id", "")
+    last_seq = int(said) if said.isascii() and said.isdigit() and len(said) < 20 else None
+    return EventStream(desk_of(request).hub, last_seq)
+
+
+async def _operate(request: Asked, action: str, act: Act | Clear) -> Response[bytes]:
+    provider = provider_of(act.provider)
+    until, for_s = (act.until, act.for_s) if isinstance(act, Act) else (None, None)
+    desk, actor = desk_of(request), request.user.name
+    scope_of(provider, act.model).key  # noqa: B018 - a name that is too long is refused here, by its field
+    # The services have the last word; what they would refuse is refused here with its field.
+    make_override(action, reason=act.reason, actor=actor, now_ms=desk.mirror.now_ms(), until=until, for_s=for_s)
+    question: dict[str, Any] = {"provider": provider, "model": act.model, "reason": act.reason, "actor": actor}
+    if action != "clear":
+        question |= {"until": until, "for_s": for_s}
+    found = await desk.ask(f"sickbay.operate.v1.{action}", question)
+    _log.info("%s of %s by %s", action, scope_of(provider, act.model).key, actor)
+    return answer(found)
+
+
+@post("/v1/hold", opt={"roles": OPERATE}, status_code=200)
+async def hold(request: Asked) -> Response[bytes]:
+    """Keep every replica from a target."""
+    return await _operate(request, "hold", await json_body(request, Act))
+
+
+@post("/v1/allow", opt={"roles": OPERATE}, status_code=200)
+async def allow(request: Asked) -> Response[bytes]:
+    """Let calls pass whatever the rules say."""
+    return await _operate(request, "allow", await json_body(request, Act))
+
+
+@post("/v1/clear", opt={"roles": OPERATE}, status_code=200)
+async def clear(request: Asked) -> Response[bytes]:
+    """End a target's holds and forget its counts."""
+    return await _operate(request, "clear", await json_body(request, Clear))
+
+
+@get("/v1/session", sync_to_thread=False)
+def session(request: Asked) -> Response[bytes]:
+    """Who the caller is here."""
+    caller = request.user
+    roles = sorted(caller.roles)
+    return answer({"name": caller.name, "roles": roles, "anonymous": caller.is_anonymous, "replica": caller.replica})
+
+
+@post("/v1/session", opt={"open": True}, status_code=204)
+async def sign_in(request: Asked) -> Response[None]:
+    """Change a token into a cookie."""
+    if "origin" in request.headers:
+        check_origin(request)
+    access: Access = request.app.state.access
+    token = (await json_body(request, SignIn)).token
+    if access.find(token) is None:
+        raise Problem(401, "token-refused", "the token is not known here")
+    return Response(None, status_code=204, cookies=[_cookie(request, token, COOKIE_MAX_S)])
+
+
+@delete("/v1/session", opt={"open": True}, status_code=204, sync_to_thread=False)
+def sign_out(request: Asked) -> Response[None]:
+    """Forget the cookie."""
+    if "origin" in request.headers:
+        check_origin(request)
+    return Response(None, status_code=204, cookies=[_cookie(request, "", 0)])
+
+
+def _cookie(request: Asked, value: str, max_age_s: int) -> Cookie:
+    secure = request.scope["scheme"] == "https"
+    return Cookie(key=COOKIE, value=value, max_age=max_age_s, httponly=True, samesite="strict", secure=secure, path="/")
+
+
+HANDLERS: Final = (
+    healthz, readyz, openapi, decide, status, explain, watch, hold, allow, clear, session, sign_in, sign_out
+)  # fmt: skip

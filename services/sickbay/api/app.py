@@ -1,0 +1,64 @@
+"""The HTTP interface as a Litestar application: paths, who may use them, how each is answered.
+
+    api = Api(settings, options)        # a client of NATS like any other, by the role `api`
+    uvicorn.Config(api.asgi, lifespan="off")
+    async with api: ...                 # begins in the running loop, whether or not NATS is there
+
+What it answers is in the OpenAPI document at /openapi.json.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from litestar import Litestar
+from litestar.datastructures import State
+
+from ..bus.connect import NatsOptions
+from ..config import Settings
+from .access import Access, guard
+from .answers import HANDLERS
+from .armor import Armor
+from .desk import Desk
+from .problems import handle
+from .questions import BODY_BYTES_MAX
+from .tokens import Tokens
+
+_log = logging.getLogger("sickbay.api")
+
+ROUTES: Final[list[Any]] = [*HANDLERS]
+
+
+class Api:
+    """One process of the HTTP interface. `asgi` is what a server runs; its life is this object's."""
+
+    def __init__(self, settings: Settings, options: NatsOptions) -> None:
+        tokens = Tokens(Path(settings.http_tokens).expanduser() if settings.http_tokens else None)
+        self.desk = Desk(settings, options)
+        self.access = Access(settings, tokens)
+        app = Litestar(
+            route_handlers=ROUTES,
+            guards=[guard],
+            exception_handlers={Exception: handle},
+            openapi_config=None,
+            request_max_body_size=BODY_BYTES_MAX,
+            state=State({"desk": self.desk, "access": self.access}),
+            logging_config=None,
+            debug=False,
+            pdb_on_exception=False,
+        )
+        self.asgi: Final = Armor(app)
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        self.desk.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """End every stream, then the connection."""
+        await self.desk.stop()

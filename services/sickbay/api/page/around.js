@@ -1,0 +1,137 @@
+// Health by provider and model, warnings, routes answered by a fallback, and replicas.
+
+import { chip, h, keyed, named, plain, rowOf, show, tableOf } from "./dom.js";
+import { clockText, duration, logNow } from "./clock.js";
+import { targetLink } from "./held.js";
+import { healthGroups, healthSort, healthWhy, healthWord, hrefOf, matches, warning } from "./model.js";
+
+const MODELS_MAX = 40;
+const WARNINGS_MAX = 12;
+
+const empty = (text) => h("p", { class: "empty" }, text);
+
+/** One block a provider: how its models are in a line, then each of them. */
+export class Health {
+  constructor(root) {
+    this.root = root;
+    this.groups = h("div", { class: "groups" });
+    this.opened = new Set();
+  }
+
+  render(rows, why, sought) {
+    if (rows === null) return show(this.root, empty(why ?? "Not known."));
+    this.last = [rows, why, sought];
+    const found = healthGroups(rows.filter((row) => matches(sought, row.provider, row.model, row.health)));
+    if (!found.length) return show(this.root, empty(rows.length ? "No target matches the filter." : "No target has been heard of yet."));
+    if (!this.groups.isConnected) show(this.root, this.groups);
+    keyed(this.groups, found, {
+      key: (group) => group.provider,
+      signature: (group) => JSON.stringify([group.models.map((row) => [row.model, row.health, row.why]), this.opened.has(group.provider)]),
+      make: (group) => this.block(group),
+      update: (element, group) => ages(element, group.models),
+    });
+  }
+
+  block(group) {
+    const isOpen = this.opened.has(group.provider);
+    const seen = isOpen ? group.models : group.models.slice(0, MODELS_MAX);
+    const counts = group.counts.map(([word, count]) => chip(`${count} ${word}`, healthSort(word)));
+    const more = h("button", { type: "button", class: "plain", onclick: () => this.toggle(group.provider) }, isOpen ? "Show fewer" : `Show all ${group.models.length}`);
+    return h(
+      "div",
+      { class: "group" },
+      h("h3", {}, h("a", { href: hrefOf({ provider: group.provider, model: null }) }, named(group.provider)), h("span", { class: "counts" }, ...counts)),
+      h("ul", { class: "models" }, ...seen.map(modelRow)),
+      group.models.length > MODELS_MAX ? more : null,
+    );
+  }
+
+  toggle(provider) {
+    if (!this.opened.delete(provider)) this.opened.add(provider);
+    this.render(...this.last);
+  }
+}
+
+function modelRow(row) {
+  return h(
+    "li",
+    { "data-model": row.model ?? "" },
+    h("a", { href: hrefOf(row) }, named(row.model ?? "")),
+    chip(healthWord(row.health), healthSort(row.health)),
+    h("span", { class: "soft why" }, h("span", {}, healthWhy(row)), h("span", { class: "age" })),
+  );
+}
+
+function ages(element, models) {
+  const found = element.querySelectorAll(".models .age");
+  for (const [index, age] of found.entries()) {
+    const { age_s: ageS, why } = models[index];
+    const text = ageS == null ? "" : `${healthWhy({ why }) ? ", " : ""}${duration(ageS)} ago`;
+    if (age.textContent !== text) age.textContent = text;
+  }
+}
+
+/** Warnings of the last day, the latest first. */
+export function renderWarnings(root, warnings, why, sought) {
+  if (warnings === null) return show(root, empty(why ?? "Not known."));
+  const found = warnings.filter((fact) => matches(sought, fact.provider, fact.model, warning(fact)));
+  if (!found.length) return show(root, empty(warnings.length ? "No warning matches the filter." : "None."));
+  const list = root.querySelector("ul") ?? h("ul", { class: "facts" });
+  if (!list.isConnected) show(root, list);
+  keyed(list, found.slice(0, WARNINGS_MAX), {
+    key: (fact) => JSON.stringify([fact.provider, fact.model, fact.rule, fact.signature, fact.replica, fact.route]),
+    signature: (fact) => JSON.stringify([fact.time_ms, fact.times]),
+    make: (fact) =>
+      h(
+        "li",
+        {},
+        h("p", { class: "what" }, h("span", { class: "mark", "aria-hidden": "true" }, "▲ "), targetLink(fact)),
+        h("p", {}, h("bdi", {}, plain(warning(fact)))),
+        h("p", { class: "soft" }, `${clockText(fact.time_ms)}${fact.times > 1 ? `, ${fact.times} times` : ""}`),
+      ),
+  });
+}
+
+/** Routes, the most fallen back first. */
+export function renderRoutes(root, routes, why, sought) {
+  if (routes === null) return show(root, empty(why ?? "Not known."));
+  const found = routes.filter((row) => matches(sought, row.route)).sort((a, b) => b.fallback_share - a.fallback_share);
+  if (!found.length) return show(root, empty(routes.length ? "No route matches the filter." : "No route has been named lately."));
+  const { table, body } = kept(root, "Routes", ["Route", "Answered", "By a fallback"]);
+  keyed(body, found, {
+    key: (row) => row.route,
+    signature: (row) => JSON.stringify(row),
+    make: (row) => {
+      const share = Math.round(row.fallback_share * 100);
+      const meter = h("meter", { min: 0, max: 100, high: 49, optimum: 0, value: share, "aria-hidden": "true" });
+      return rowOf([["Route", named(row.route)], ["Answered", String(row.answered), "number"], ["By a fallback", [meter, ` ${share} %`, share >= 50 ? h("span", { class: "note" }, "sustained") : null], "number"]]);
+    },
+  });
+  return table;
+}
+
+/** Replicas, those heard of last first. */
+export function renderReplicas(root, replicas, why, sought) {
+  if (replicas === null) return show(root, empty(why ?? "Not known."));
+  const found = replicas.filter((row) => matches(sought, row.replica));
+  if (!found.length) return show(root, empty(replicas.length ? "No replica matches the filter." : "None has been heard of."));
+  const { table, body } = kept(root, "Replicas", ["Replica", "Last heard", "Outcomes"]);
+  keyed(body, found, {
+    key: (row) => row.replica,
+    signature: (row) => JSON.stringify(row),
+    make: (row) => rowOf([["Replica", named(row.replica)], ["Last heard", h("span", { class: "heard" }), "number"], ["Outcomes", row.outcomes == null ? "" : String(row.outcomes), "number"]]),
+    update: (element, row) => {
+      const ms = row.last_ms ?? Date.parse(row.last_heard ?? "");
+      element.querySelector(".heard").textContent = Number.isFinite(ms) && logNow() !== null ? `${duration(Math.max(0, logNow() - ms) / 1000)} ago` : "";
+    },
+  });
+  return table;
+}
+
+function kept(root, label, heads) {
+  const old = root.querySelector("table");
+  if (old) return { table: old, body: old.tBodies[0] };
+  const made = tableOf(label, heads, { class: "rows small" });
+  show(root, made.table);
+  return made;
+}

@@ -1,0 +1,301 @@
+// The page: what it keeps, when it asks again, and what it draws.
+
+import { ask, wholeStatus } from "./api.js";
+import { Health, renderReplicas, renderRoutes, renderWarnings } from "./around.js";
+import { clockText, duration, logNow, tick, told } from "./clock.js";
+import { Detail } from "./detail.js";
+import { byId, chip, h, plain, show } from "./dom.js";
+import { HeldList } from "./held.js";
+import { Live } from "./live.js";
+import { DAY_MS, heldRows, keyOf, scopeOf, transition } from "./model.js";
+import { Session } from "./session.js";
+import { Timeline } from "./timeline.js";
+
+const HISTORY_MAX = 5_000;
+const SETTLE_MS = 120;
+const FLOOD = 4;
+
+const known = { status: null, overview: null, history: { transitions: [], note: "" } };
+const held = new HeldList(byId("held-list"));
+const timeline = new Timeline(byId("timeline-list"));
+const health = new Health(byId("health-list"));
+let sought = "";
+
+/** Fetches one thing when it is called for, once at a time, and once more if it was called for meanwhile. */
+function fetcher(fetchIt, everyMs) {
+  let timer = null;
+  let running = false;
+  let again = false;
+  let lastAt = 0;
+  async function run() {
+    timer = null;
+    running = true;
+    again = false;
+    lastAt = performance.now();
+    try {
+      await fetchIt();
+      complaints.delete(fetchIt);
+    } catch (error) {
+      if (error.status === 401 || error.status === 403) session.load().catch(() => null);
+      else complaints.set(fetchIt, error.says ?? String(error));
+    }
+    running = false;
+    if (again) due(SETTLE_MS);
+    freshness();
+  }
+  function due(inMs = SETTLE_MS) {
+    if (running) again = true;
+    else timer ??= setTimeout(run, inMs);
+  }
+  return { due, ripe: () => !running && timer === null && performance.now() - lastAt > everyMs && due(0) };
+}
+
+const complaints = new Map(); // what could not be fetched, and why
+
+const fetchers = {
+  status: fetcher(async () => {
+    known.status = await wholeStatus();
+    told(Date.parse(known.status.at));
+    drawHeld();
+    // The first answer says what time it is, and by that what the last day is.
+    if (known.history.fromMs === undefined) fetchers.history.due(0);
+  }, 10_000),
+  overview: fetcher(async () => {
+    known.overview = await ask("/v1/overview");
+    drawAround();
+  }, 20_000),
+  history: fetcher(async () => {
+    if (logNow() === null) return;
+    const fromMs = logNow() - DAY_MS;
+    const found = await ask("/v1/history", { query: { from: new Date(fromMs).toISOString(), limit: HISTORY_MAX } });
+    known.history = { fromMs, transitions: found.transitions, note: noteOf(found) };
+    drawTimeline();
+  }, 300_000),
+};
+
+function noteOf(found) {
+  if (found.complete !== false) return "";
+  const since = found.known_from ?? found.complete_from ?? found.from ?? found.transitions[0]?.time_ms;
+  const ms = typeof since === "number" ? since : Date.parse(since ?? "");
+  return Number.isFinite(ms) ? `Only what came after ${clockText(ms)} is known here.` : "Not all of the day is known here.";
+}
+
+const session = new Session({ onChange: opened });
+const detail = new Detail(byId("detail"), { session: () => session.now, onActed: () => fetchers.status.due(0) });
+const live = new Live({
+  onGap: () => {
+    everything();
+    session.load().catch(() => null);
+  },
+  onEntry: (entry) => {
+    fetchers.status.due();
+    fetchers.overview.due(1_000);
+    if (detail.scope && isAround(entry, detail.scope)) detailDue();
+  },
+  onTransition: took,
+  onBeat: (beat) => {
+    if (told(beat.time_ms)) everything();
+    freshness();
+  },
+  onLost: () => {
+    freshness();
+    session.load().catch(() => null);
+  },
+});
+
+function everything() {
+  for (const one of Object.values(fetchers)) one.due(0);
+  detailDue();
+}
+
+let detailTimer = null;
+const detailDue = () =>
+  (detailTimer ??= setTimeout(() => {
+    detailTimer = null;
+    detail.refresh();
+  }, SETTLE_MS));
+
+const isAround = (one, scope) => one.provider.split("#")[0] === scope.provider.split("#")[0] && (one.model == null || scope.model === null || one.model === scope.model);
+
+/** Whoever looks has changed: show what they may see, or that it is closed. */
+function opened() {
+  byId("closed").hidden = session.mayRead;
+  byId("body").hidden = !session.mayRead;
+  detail.act.draw();
+  if (session.mayRead) {
+    live.start();
+    everything();
+  } else {
+    live.stop();
+    Object.assign(known, { status: null, overview: null, history: { transitions: [], note: "" } });
+    complaints.clear();
+    for (const id of ["held-list", "timeline-list", "health-list", "warnings-list", "routes-list", "replicas-list", "summary"]) show(byId(id));
+    if (detail.scope) location.hash = "";
+  }
+  route();
+  freshness();
+}
+
+const toSay = [];
+let sayTimer = null;
+
+function took(fact) {
+  const { transitions } = known.history;
+  if (fact.id && transitions.some((one) => one.id === fact.id)) return;
+  transitions.push(fact);
+  if (transitions.length > HISTORY_MAX) transitions.splice(0, transitions.length - HISTORY_MAX);
+  if (fact.type === "held" || fact.type === "released") {
+    drawTimeline();
+    say(fact);
+  }
+  if (fact.type !== "held") fetchers.overview.due(500);
+  fetchers.status.due();
+  if (detail.scope && isAround(fact, detail.scope)) detailDue();
+}
+
+/** Say changes to who listens: each of a few, the number of many. */
+function say(fact) {
+  toSay.push(fact);
+  sayTimer ??= setTimeout(() => {
+    sayTimer = null;
+    const facts = toSay.splice(0);
+    const lines = facts.map((one) => `${one.model ?? one.provider}: ${transition(one)}`);
+    byId("announcer").textContent = plain(facts.length > FLOOD ? `${new Set(facts.map(keyOf)).size} targets changed` : lines.join(". "));
+  }, 400);
+}
+
+function drawHeld() {
+  if (known.status === null) return;
+  const rows = heldRows(known.status);
+  const seen = held.render(rows, sought);
+  byId("filter-count").textContent = sought ? `${seen} of ${rows.length} held` : "";
+  drawSummary(rows);
+}
+
+function drawTimeline() {
+  const now = logNow();
+  if (now !== null && known.history.fromMs !== undefined) timeline.render(known.history, sought, now);
+}
+
+function drawAround() {
+  const found = known.overview;
+  if (found === null) return;
+  health.render(found.health ?? null, whyNot(found, "health"), sought);
+  renderWarnings(byId("warnings-list"), found.warnings ?? null, whyNot(found, "warnings"), sought);
+  renderRoutes(byId("routes-list"), found.routes ?? null, whyNot(found, "routes"), sought);
+  renderReplicas(byId("replicas-list"), found.replicas ?? null, whyNot(found, "replicas"), sought);
+  if (known.status) drawSummary(heldRows(known.status));
+}
+
+const whyNot = (found, part) => (typeof found.why === "string" ? found.why : found.why?.[part]);
+
+function drawSummary(rows) {
+  const count = (group) => rows.filter((row) => row.group === group).length;
+  const overview = known.overview;
+  const unwell = overview?.health?.filter((row) => !["healthy", "idle", "live", "unknown"].includes(row.health)).length;
+  const facts = [
+    ["Held", count("held"), "held"],
+    ["On probation", count("probation"), "probation"],
+    ["By operators", count("operator"), "operator"],
+    ["Unwell targets", overview?.health ? `${unwell} of ${overview.health.length}` : null, unwell ? "degraded" : ""],
+    ["Warnings", overview?.warnings?.length ?? null, overview?.warnings?.length ? "throttled" : ""],
+    ["Replicas", overview?.replicas?.length ?? null, ""],
+  ].filter(([, value]) => value !== null);
+  show(byId("summary"), ...facts.map(([label, value, sort]) => h("li", { class: value ? `t-${sort}` : null }, h("strong", {}, String(value)), " ", label)));
+  const shadow = known.status?.shadow;
+  if (shadow?.all || shadow?.rules?.length) {
+    byId("summary").append(h("li", {}, chip("shadow", "degraded"), shadow.all ? " no rule is enforced, calls pass" : ` ${shadow.rules.join(", ")} not enforced`));
+  }
+}
+
+const WORDS = { live: ["live", "healthy"], stale: ["stale", "degraded"], lost: ["connection lost", "held"], connecting: ["connecting", "idle"], closed: ["closed", "idle"] };
+
+/** Say how far what is shown can be relied on; loudly where it cannot. */
+function freshness() {
+  const { word, ageS, seq } = session.mayRead ? live.state() : { word: "closed", ageS: null, seq: null };
+  if (document.body.dataset.state !== word || !byId("freshness-word").dataset.drawn) {
+    document.body.dataset.state = word;
+    const made = chip(...WORDS[word]);
+    made.id = "freshness-word";
+    made.dataset.drawn = "1";
+    byId("freshness-word").replaceWith(made);
+  }
+  const age = ageS === null || !Number.isFinite(ageS) ? "" : ageS < 10 ? `${ageS.toFixed(1)} s` : duration(ageS);
+  byId("freshness-age").textContent = age ? `view ${age} old · seq ${seq}` : "";
+  const now = logNow();
+  byId("clock").textContent = now === null || word === "closed" ? "" : `${new Date(now).toISOString().slice(11, 19)} UTC`;
+  banner(word, age);
+}
+
+function banner(word, age) {
+  let text = "";
+  if (word === "lost") text = known.status ? `Connection lost. What stands here is as of ${known.status.at.slice(11, 19)} UTC and moves on no more. Trying again …` : "Connection lost: the server does not answer. Trying again …";
+  else if (word === "stale") text = "The view is stale: no projector writes it. Routers go on with what they were last told; so does this page.";
+  else if (complaints.size && word !== "closed") text = `Not all of it could be read: ${[...new Set(complaints.values())].join("; ")}`;
+  byId("banner").hidden = !text;
+  if (byId("banner-text").textContent !== text) byId("banner-text").textContent = text;
+  byId("banner-age").textContent = text && age ? `${age} old` : "";
+}
+
+function route() {
+  detail.open(session.mayRead ? scopeOf(location.hash) : null);
+}
+
+byId("filter").addEventListener("input", (event) => {
+  sought = event.target.value.trim().toLowerCase();
+  drawHeld();
+  drawTimeline();
+  drawAround();
+});
+byId("filter-form").addEventListener("submit", (event) => event.preventDefault());
+document.addEventListener("keydown", (event) => {
+  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+  if (document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/" && !typing && session.mayRead && !byId("main").inert) {
+    event.preventDefault();
+    byId("filter").focus();
+  } else if (event.key === "Escape" && detail.scope && event.target.id !== "filter") closeDetail();
+});
+document.addEventListener("click", (event) => {
+  if (event.target.closest?.("a.close")) {
+    event.preventDefault();
+    closeDetail();
+    return;
+  }
+  // A whole row is as good as the link in it, for who uses a mouse and is not marking text.
+  const row = event.target.closest?.("table.held tr");
+  if (row && !event.target.closest("a, button") && !getSelection().toString()) row.querySelector("a")?.click();
+});
+addEventListener("hashchange", route);
+addEventListener("resize", () => detail.inert());
+// What is fixed below the bar has to know how high it is, with a banner and on a narrow screen.
+new ResizeObserver(([bar]) => document.documentElement.style.setProperty("--bar", `${bar.borderBoxSize[0].blockSize}px`)).observe(byId("bar"));
+
+function closeDetail() {
+  history.pushState(null, "", location.pathname);
+  route();
+}
+
+setInterval(() => {
+  if (tick()) {
+    fetchers.status.due();
+    detailDue();
+  }
+  live.check();
+  freshness();
+  if (session.mayRead && live.state().word !== "lost") for (const one of Object.values(fetchers)) one.ripe();
+}, 250);
+setInterval(() => session.mayRead && drawTimeline(), 60_000);
+
+(function begin() {
+  session
+    .load()
+    .then(() => {
+      if (!session.mayRead) opened();
+    })
+    .catch(() => {
+      byId("banner").hidden = false;
+      byId("banner-text").textContent = "The server does not answer. Trying again …";
+      setTimeout(begin, 2_000);
+    });
+})();

@@ -1,0 +1,69 @@
+"""A response that goes on: server-sent events, to a reader who may read slowly or go away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Any, Final
+
+from litestar.response.base import ASGIResponse
+from litestar.types import Receive, Scope, Send
+
+from .watch import Hub
+
+_log = logging.getLogger("sickbay.api")
+
+SEND_S: Final = 10.0
+"""What the reader's side does not take within this is not waited for."""
+
+
+class EventStream(ASGIResponse):
+    """The events of a hub, until the reader leaves, is too slow, or the hub ends."""
+
+    __slots__ = ("_hub", "_last_seq")
+
+    def __init__(self, hub: Hub, last_seq: int | None) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(media_type="text/event-stream", headers=headers)
+        self._hub, self._last_seq = hub, last_seq
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as ASGI has it
+        """Send until it is over."""
+        events = self._hub.watch(self._last_seq)
+        headers = [row for row in self.encode_headers() if row[0].lower() != b"content-length"]
+        # The first event is made before anything is sent: that there are too many watchers is an answer of its own.
+        first = await anext(events)
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        gone: asyncio.Task[Any] = asyncio.create_task(_gone(receive), name="sickbay-api-gone")
+        sending = asyncio.create_task(_send_all(events, first, send), name="sickbay-api-watch")
+        try:
+            await asyncio.wait((gone, sending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (gone, sending):
+                task.cancel()
+            await asyncio.wait((gone, sending))
+            with suppress(RuntimeError):
+                await events.aclose()  # type: ignore[attr-defined]
+
+
+async def _gone(receive: Receive) -> None:
+    """Return when the reader has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send_all(events: Any, first: bytes, send: Send) -> None:
+    data = first
+    while True:
+        try:
+            async with asyncio.timeout(SEND_S):
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        except TimeoutError:
+            _log.info("a watcher that did not read for %g s is dropped", SEND_S)
+            return
+        try:
+            data = await anext(events)
+        except StopAsyncIteration:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return

@@ -1,0 +1,161 @@
+"""Who may use the HTTP interface: a file of tokens, of which it holds digests only.
+
+[[token]]
+name = "router-7"                       # who it is: an operator's acts are signed with it
+sha256 = "5e88…"                        # of the token; or value_ref = "env:NAME", which holds the token itself
+roles = ["report", "read"]              # report, read, operate
+replica = "router-7"                    # under which name it reports; default the token's own
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+import time
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from sickbay_events import NameRefused, token
+
+_log = logging.getLogger("sickbay.api")
+
+Role: TypeAlias = Literal["report", "read", "operate"]
+ROLES: Final[tuple[Role, ...]] = ("report", "read", "operate")
+PREFIX: Final = "sbk_"
+"""Begins every token that `make_token` makes, so that one that got about is found."""
+SECRET_CHARS_MIN: Final = 20
+"""A token somebody chose must not be guessed."""
+LOOK_EVERY_S: Final = 1.0
+FORM: Final = '[[token]] with name, one of sha256 and value_ref = "env:NAME", roles, and replica if it is another'
+
+
+class TokensRefused(ValueError):
+    """A file of tokens that cannot be used. Attributes: `path`, `why`; never says what a token is."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(f"tokens {path}: {why}; accepted is {FORM}")
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who has a token."""
+
+    name: str
+    digest: bytes
+    """SHA-256 of the token."""
+    roles: frozenset[Role]
+    replica: str
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    roles: Annotated[list[Role], Meta(min_length=1)]
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
+    value_ref: Annotated[str, Meta(pattern=r"^env:[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    replica: Annotated[str, Meta(min_length=1)] | None = None
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    token: list[_Row] = []
+
+
+def make_token() -> str:
+    """A new token: 256 random bits."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def digest_of(text: str) -> bytes:
+    """What is kept of a token."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def read_tokens(path: Path, environ: Mapping[str, str] | None = None) -> tuple[Token, ...]:
+    """The tokens of a file. Raises `TokensRefused`, `OSError`."""
+    environ = os.environ if environ is None else environ
+    try:
+        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        rows = msgspec.convert(data, _File).token
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TokensRefused(path, f"it is no TOML: {error}") from None
+    except msgspec.ValidationError as error:
+        # A token that stands where its digest belongs must not be said: only where it is.
+        where = str(error).rpartition(" - at ")[2] if "Invalid" in str(error) else str(error)
+        raise TokensRefused(path, where) from None
+    found = tuple(_token(path, row, environ) for row in rows)
+    for what, values in (("name", [one.name for one in found]), ("token", [one.digest for one in found])):
+        if len(set(values)) < len(values):
+            raise TokensRefused(path, f"two of them have the same {what}")
+    return found
+
+
+def _token(path: Path, row: _Row, environ: Mapping[str, str]) -> Token:
+    if (row.sha256 is None) == (row.value_ref is None):
+        raise TokensRefused(path, f"{row.name}: give either sha256 or value_ref")
+    replica = row.replica or row.name
+    try:
+        token(replica)
+    except NameRefused as error:
+        raise TokensRefused(path, f"{row.name}: replica: {error}") from None
+    if row.sha256 is not None:
+        digest = bytes.fromhex(row.sha256)
+    else:
+        name = (row.value_ref or "").removeprefix("env:")
+        value = environ.get(name, "")
+        if len(value) < SECRET_CHARS_MIN:
+            raise TokensRefused(path, f"{row.name}: {name} holds no token of {SECRET_CHARS_MIN} characters or more")
+        digest = digest_of(value)
+    return Token(name=row.name, digest=digest, roles=frozenset(row.roles), replica=replica)
+
+
+class Tokens:
+    """The tokens in force: of a file, read again when it has changed, or none.
+
+    A file that cannot be used any more is said in the log, and what it held before stays in force.
+    """
+
+    def __init__(self, path: Path | None, *, monotonic: Any = time.monotonic) -> None:
+        self._path, self._monotonic = path, monotonic
+        self._tokens: tuple[Token, ...] = ()
+        self._stamp: tuple[int, int, int] | None = None
+        self._look_at_s = 0.0
+        if path is not None:
+            self._stamp = _stamp(path)
+            self._tokens = read_tokens(path)
+
+    def find(self, presented: str) -> Token | None:
+        """Whose token it is. Takes as long for each, and as long for none."""
+        self._look()
+        digest, found = digest_of(presented), None
+        for one in self._tokens:
+            if hmac.compare_digest(one.digest, digest):
+                found = one
+        return found
+
+    def _look(self) -> None:
+        now_s = self._monotonic()
+        if self._path is None or now_s < self._look_at_s:
+            return
+        self._look_at_s = now_s + LOOK_EVERY_S
+        try:
+            stamp = _stamp(self._path)
+            if stamp == self._stamp:
+                return
+            self._stamp = stamp
+            self._tokens = read_tokens(self._path)
+        except (OSError, TokensRefused) as error:
+            _log.error("the tokens that were in force stay so: %s", error)
+        else:
+            _log.info("tokens were read again: %d", len(self._tokens))
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size, found.st_ino

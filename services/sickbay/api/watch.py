@@ -1,0 +1,242 @@
+"""What changes, as it changes, to everybody who watches: server-sent events.
+
+    entry        a gate entry changed: `{"key", "provider", "model", ...}`, `"gone": true` when nothing stands there
+    transition   a hold, a release, a change of health, a warning, as the log's derived events say it
+    beat         every second: `{"seq", "time_ms", "age_s", "source"}`
+    reset        what follows is everything that stands: forget what you had
+
+The id of an event is the log sequence known when it was sent. Who comes back with one gets again what was sent since;
+who has missed more than is kept here begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+
+from sickbay_events import GateEntry, Scope, TokenRefused, rfc3339
+
+from ..bus.bulk import BulkSubscription, Item, subscribe_bulk
+from ..bus.link import Link
+from ..bus.topology import HEALTH_PREFIX, HELD_PREFIX, RELEASED_PREFIX, WARNING_PREFIX
+from ..mirror import Mirror
+from .problems import unavailable
+
+_log = logging.getLogger("sickbay.api")
+
+KEPT: Final = 2_000
+"""Events that are kept for who comes back."""
+BACKLOG_MAX: Final = 1_000
+"""A watcher that lies so far behind is dropped: it may come back, and nobody waits for it."""
+WATCHERS_MAX: Final = 500
+BEAT_S: Final = 1.0
+RETRY_S: Final = 0.5
+SUBJECTS: Final = tuple(f"{prefix}>" for prefix in (HELD_PREFIX, RELEASED_PREFIX, HEALTH_PREFIX, WARNING_PREFIX))
+
+
+class Watcher:
+    """One who watches: what is still to be sent to it."""
+
+    def __init__(self) -> None:
+        self.queue: deque[bytes] = deque()
+        self.wake = asyncio.Event()
+        self.is_over = False
+
+    def put(self, data: bytes) -> None:
+        """Queue an event; one who does not keep up is over."""
+        if len(self.queue) >= BACKLOG_MAX:
+            if not self.is_over:
+                _log.info("a watcher that did not read is dropped")
+            self.end()
+            return
+        self.queue.append(data)
+        self.wake.set()
+
+    def end(self) -> None:
+        """Send nothing more."""
+        self.is_over = True
+        self.queue.clear()
+        self.wake.set()
+
+
+class Hub:
+    """Everybody who watches, and what they are told. Belongs to the link's event loop."""
+
+    def __init__(self, link: Link, mirror: Mirror) -> None:
+        self._link, self._mirror = link, mirror
+        self._watchers: set[Watcher] = set()
+        self._kept: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
+        self._from_seq = 0
+        """From this sequence on everything is kept."""
+        self._seq = 0
+        self._subscriptions: list[BulkSubscription] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
+
+    @property
+    def watchers(self) -> int:
+        """How many watch."""
+        return len(self._watchers)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._mirror.listen(changed=self._changed, loaded=self._loaded)
+        self._link.listen(connected=self._connected)
+        self._spawn(self._beats(), "sickbay-api-beats")
+
+    async def stop(self) -> None:
+        """End everybody's stream. Never raises."""
+        self._is_stopped = True
+        for watcher in list(self._watchers):
+            watcher.end()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def watch(self, last_seq: int | None) -> AsyncIterator[bytes]:
+        """What is sent to one who watches, from `last_seq` on if that is known here."""
+        watcher = self.join(last_seq)
+        try:
+            while not watcher.is_over:
+                if not watcher.queue:
+                    watcher.wake.clear()
+                    await watcher.wake.wait()
+                    continue
+                data = b"".join(watcher.queue)
+                watcher.queue.clear()
+                yield data
+        finally:
+            self._watchers.discard(watcher)
+
+    def join(self, last_seq: int | None) -> Watcher:
+        """Somebody new. Raises `Problem` when there are too many, or this process ends."""
+        if self._is_stopped or len(self._watchers) >= WATCHERS_MAX:
+            raise unavailable("too many watch already", retry_after_s=10)
+        watcher = Watcher()
+        if last_seq is not None and self._from_seq <= last_seq <= self._seq:
+            # Several events share a sequence, so those of the last one come again: they say the same twice.
+            watcher.queue.extend([data for seq, data in self._kept if seq >= last_seq])
+        else:
+            watcher.queue.extend(self._standing())
+        watcher.queue.append(self._beat())
+        watcher.wake.set()
+        self._watchers.add(watcher)
+        return watcher
+
+    def _tell(self, data: bytes) -> None:
+        if len(self._kept) == KEPT:
+            self._from_seq = self._kept[0][0] + 1
+        self._kept.append((self._seq, data))
+        for watcher in tuple(self._watchers):
+            watcher.put(data)
+
+    def _standing(self) -> list[bytes]:
+        """All that stands, for who has nothing."""
+        begin = event("reset", self._seq, {"seq": self._mirror.seq})
+        return [begin, *(self._entry(key, entry) for key, entry in self._mirror.entries.items())]
+
+    def _passed(self) -> int:
+        """The sequence as of now; it never steps back, but with the log."""
+        if self._mirror.seq < self._seq:
+            # Another log, or one that lost its tail: its sequences say nothing of what is kept.
+            self._kept.clear()
+            self._seq, self._from_seq = self._mirror.seq, self._mirror.seq + 1
+        self._seq = max(self._seq, self._mirror.seq)
+        return self._seq
+
+    def _changed(self, key: str, _old: GateEntry | None, entry: GateEntry | None) -> None:
+        if self._mirror.is_loaded:
+            self._passed()
+            self._tell(self._entry(key, entry))
+
+    def _loaded(self) -> None:
+        """The view was read for the first time: who watched before knows nothing of it."""
+        self._from_seq = self._passed() + 1
+        standing = self._standing()
+        for watcher in tuple(self._watchers):
+            watcher.queue.extend(standing)
+            watcher.wake.set()
+
+    def _entry(self, key: str, entry: GateEntry | None) -> bytes:
+        return event("entry", self._seq, entry_fact(key, entry))
+
+    def _beat(self) -> bytes:
+        mirror = self._mirror
+        seq = self._passed()
+        source = "stale" if mirror.is_stale else "cluster"
+        age_s = round(mirror.age_s(), 3)
+        return event("beat", seq, {"seq": mirror.seq, "time_ms": mirror.now_ms(), "age_s": age_s, "source": source})
+
+    async def _beats(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            data = self._beat()
+            for watcher in tuple(self._watchers):
+                watcher.put(data)
+
+    # Transitions.
+
+    def _connected(self, client: Client, fresh: bool) -> None:
+        if fresh:
+            self._spawn(self._subscribe(client), "sickbay-api-transitions")
+
+    async def _subscribe(self, client: Client) -> None:
+        missing = list(SUBJECTS)
+        while missing and self._link.client is client:
+            try:
+                await subscribe_bulk(client, missing[0], self._on_items)
+            except (nats.errors.Error, OSError):
+                await asyncio.sleep(RETRY_S)
+            else:
+                missing.pop(0)
+
+    def _on_items(self, items: list[Item]) -> None:
+        for subject, _reply, _headers, payload in items:
+            fact = transition_fact(subject, payload)
+            if fact is not None:
+                self._passed()
+                self._tell(event("transition", self._seq, fact))
+
+    def _spawn(self, work: Any, name: str) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def event(name: str, seq: int, fact: dict[str, Any]) -> bytes:
+    """One event on the wire: JSON has no line ends of its own."""
+    return b"event: %b\nid: %d\ndata: %b\n\n" % (name.encode(), seq, msgspec.json.encode(fact))
+
+
+def entry_fact(key: str, entry: GateEntry | None) -> dict[str, Any]:
+    """A gate entry for people and machines, with the times that the mirror let go of."""
+    if entry is None:
+        try:
+            scope = Scope.of_key(key)
+        except TokenRefused:
+            return {"key": key, "provider": "", "model": None, "gone": True}
+        return {"key": key, "provider": scope.provider, "model": scope.model, "gone": True}
+    fact: dict[str, Any] = {"key": key, **msgspec.to_builtins(entry)}
+    fact["model"] = entry.model
+    fact["holds"] = [
+        {**msgspec.to_builtins(hold), "until": rfc3339(hold.end_ms), "enforced": hold.enforced} for hold in entry.holds
+    ]
+    return fact
+
+
+def transition_fact(subject: bytes, payload: bytes) -> dict[str, Any] | None:
+    """A derived event with its scope's key; None if it is none."""
+    try:
+        key = subject.decode().split(".", 2)[2]
+        fact: dict[str, Any] = msgspec.json.decode(payload, type=dict[str, Any])
+    except (UnicodeDecodeError, IndexError, msgspec.DecodeError):
+        return None
+    return {"key": key, **fact}
