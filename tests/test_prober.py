@@ -21,7 +21,7 @@ from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG
 from sickbay.checks import SUSPICIOUS, UNPROVEN, check, http_client
 from sickbay.lease_wire import LeaseName, TrialAsk
-from sickbay.prober import Prober, leases_wanted
+from sickbay.prober import FoldFacts, Prober, leases_wanted
 from sickbay.probes import Probe, ProbeRefused, Probes, ProbeTarget, has_usage, made_probe, read_probes
 from sickbay_events import CallOutcome, Override, Policy, ProbeResult, Target
 from sickbay_projections import Fleet, Recorded
@@ -420,8 +420,7 @@ async def test_the_allowance_of_an_hour_is_kept_to(upstream: Upstream, nats_clie
         Probes(per_hour=3),
         [probe_of(upstream.url)._replace(interval_s=0.02)],
         replica="r1",
-        fleet=lambda: fleet,
-        now_ms=lambda: round(clock.time() * 1000),
+        facts=FoldFacts(lambda: fleet, lambda: round(clock.time() * 1000)),
         is_active=lambda: True,
         client=lambda: nats_client,
     )
@@ -443,8 +442,7 @@ async def test_only_the_process_that_writes_probes(upstream: Upstream, nats_clie
         Probes(),
         [probe_of(upstream.url)],
         replica="r1",
-        fleet=Fleet,
-        now_ms=lambda: round(clock.time() * 1000),
+        facts=FoldFacts(Fleet, lambda: round(clock.time() * 1000)),
         is_active=lambda: is_active,
         client=lambda: nats_client,
     )

@@ -4,7 +4,8 @@
     made = write(plan)                     # made.files, made.roles; passwords stand in the files alone
 
 The server's files hold passwords as bcrypt only. In clear they stand in one file of environment variables and one
-NATS CLI context for each role, which nobody but their owner can read.
+NATS CLI context for each role, which nobody but their owner can read. For docker-compose.yml each server has a folder
+of its own as its container mounts it, and `composefiles.py` adds what the other services need.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
-import bcrypt
 import msgspec
 
 from .certificates import Authority, Pair
+from .natsaccounts import accounts
 from .operate import ActRefused
-from .roles import SICKBAY, SYSTEM, Role, has_many_answers, roles
+from .roles import Role, roles
 
 PORT: Final = 4222
 ROUTES_APART: Final = 2_000
@@ -38,9 +39,11 @@ CONTEXTS: Final = "nats/context/sickbay-"
 """Where the NATS CLI looks for contexts, in a folder that XDG_CONFIG_HOME names; + role.json"""
 PUBLIC: Final = 0o644
 SECRET: Final = 0o600
-BCRYPT_ROUNDS: Final = 5
-"""Passwords are 256 random bits, so that nobody tries them all however fast a trial is; 11 rounds would cost the
-server 0.1 s of its processor for each router that reconnects."""
+COMPOSE_SERVERS: Final = 3
+IN_NATS: Final = Path("/etc/nats")
+"""Where a server's container mounts that server's folder."""
+IN_SERVICES: Final = Path("/etc/sickbay")
+"""Where the containers of the services mount what they need of the others."""
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _SYNC: Final = re.compile(r"always|[1-9]\d*(ms|s|m)")
 
@@ -56,6 +59,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     views    names of views beside the one without a name, for all who use that
     store    folder of the streams; None: `store` in `folder`
     sync     how often a server syncs its files to the disk: `always`, or a duration as NATS writes it
+    compose  for docker-compose.yml: three servers `nats-1` to `nats-3`; `hosts` are then names of the machine, by which
+             clients outside of the containers reach the first server at `port` and the others at the next ones
     """
 
     folder: Path
@@ -67,6 +72,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     store: Path | None = None
     store_gib: float = STORE_GIB
     sync: str = SYNC
+    compose: bool = False
 
     def check(self) -> None:
         """Raise `ActRefused` naming the option that is not accepted."""
@@ -75,7 +81,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 raise ActRefused("--host", host, "a host's name or an IP address, without a port")
         if self.cluster not in (1, 3, 5):
             raise ActRefused("--cluster", self.cluster, "1, 3 or 5 servers")
-        if not self.hosts or (self.cluster > 1 and len(self.hosts) not in (1, self.cluster)):
+        if self.compose and (self.cluster != COMPOSE_SERVERS or self.store is not None):
+            raise ActRefused(
+                "--compose", f"--cluster {self.cluster}, --store {self.store}", "three servers, no --store"
+            )
+        if not self.hosts or (self.cluster > 1 and len(self.hosts) not in (1, self.cluster) and not self.compose):
             raise ActRefused("--host", ", ".join(self.hosts), "one for each server of the cluster, or one for all")
         if not 1 <= self.port <= 65_535 - MONITOR_APART - self.cluster:
             raise ActRefused("--port", self.port, f"1 to {65_535 - MONITOR_APART - self.cluster}")
@@ -89,12 +99,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One server of a plan."""
+    """One server of a plan.
+
+    hosts        names and addresses on its certificate, the first one that by which clients and other servers reach it
+    folder       its files in the plan's folder: "", or a name and a slash
+    seen         that folder as the server sees it
+    pair         first part of the names of its certificate and key
+    store        where its streams are, as it sees it
+    """
 
     name: str
     hosts: tuple[str, ...]
     port: int
+    folder: str
     file: str
+    seen: Path
+    pair: str
+    store: Path
 
     @property
     def route(self) -> str:
@@ -113,18 +134,63 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 def nodes(plan: Plan) -> tuple[Node, ...]:
     """The servers of a plan."""
-    if plan.cluster == 1:
-        return (Node(name="sickbay", hosts=plan.hosts, port=plan.port, file="nats.conf"),)
-    shared = len(plan.hosts) == 1
+    folder = plan.folder.absolute()
+    if plan.compose:
+        return tuple(
+            Node(
+                name=name,
+                hosts=(name, *(host for host in plan.hosts if host != name)),
+                port=plan.port,
+                folder=f"{name}/",
+                file=f"{name}/nats.conf",
+                seen=IN_NATS,
+                pair="server",
+                store=Path("/data"),
+            )
+            for name in (f"nats-{number + 1}" for number in range(plan.cluster))
+        )
+    alone, shared = plan.cluster == 1, len(plan.hosts) == 1
+    store = (plan.store or folder / "store").absolute()
+    names = ["sickbay" if alone else f"sickbay-{number + 1}" for number in range(plan.cluster)]
     return tuple(
         Node(
-            name=f"sickbay-{number + 1}",
-            hosts=plan.hosts if shared else (plan.hosts[number],),
+            name=name,
+            hosts=plan.hosts if alone or shared else (plan.hosts[number],),
             port=plan.port + number if shared else plan.port,
-            file=f"nats-{number + 1}.conf",
+            folder="",
+            file="nats.conf" if alone else f"nats-{number + 1}.conf",
+            seen=folder,
+            pair=name,
+            store=store if alone else store / name,
         )
-        for number in range(plan.cluster)
+        for number, name in enumerate(names)
     )
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """How clients reach the servers: addresses with ports, and the file of the authority."""
+
+    addresses: tuple[str, ...]
+    authority: Path
+
+    def url(self, role: Role | None = None, password: str = "") -> str:
+        """Every server in one URL, with a role's credential if one is given."""
+        user = "" if role is None else f"{quote(role.name, safe='')}:{quote(password, safe='')}@"
+        return ",".join(f"tls://{user}{address}" for address in self.addresses)
+
+
+def inside(plan: Plan) -> Reach:
+    """How the services reach them; with compose, from their containers."""
+    addresses = tuple(f"{_bracketed(node.hosts[0])}:{node.port}" for node in nodes(plan))
+    return Reach(addresses, (IN_SERVICES if plan.compose else plan.folder.absolute()) / "ca.pem")
+
+
+def outside(plan: Plan) -> Reach:
+    """How people and processes on the machine reach them, and on others."""
+    if not plan.compose:
+        return inside(plan)
+    ports = range(plan.port, plan.port + plan.cluster)
+    return Reach(tuple(f"{_bracketed(plan.hosts[0])}:{port}" for port in ports), plan.folder.absolute() / "ca.pem")
 
 
 Existing: TypeAlias = Literal["refuse", "update", "overwrite"]
@@ -142,6 +208,10 @@ def write(plan: Plan, existing: Existing = "refuse") -> Made:
     passwords = {role.name: kept.get(role.name) or secrets.token_urlsafe(32) for role in found}
     authority = _kept_authority(plan.folder) if existing == "update" else Authority.make()
     files = list(_files(plan, found, passwords, authority))
+    if plan.compose:
+        from .composefiles import compose_files
+
+        files += compose_files(plan, found, passwords, keep=existing == "update")
     for name, _, _ in files:
         if existing == "refuse" and (plan.folder / name).exists():
             accepted = (
@@ -177,27 +247,28 @@ def _files(
     plan: Plan, found: tuple[Role, ...], passwords: dict[str, str], authority: Authority
 ) -> Iterator[tuple[str, bytes, int]]:
     """Each file by its name in the folder, with its content and mode."""
+    users = accounts(found, passwords).encode()
     yield "ca.pem", authority.pair.certificate, PUBLIC
     yield "ca.key", authority.pair.key, SECRET
-    yield "accounts.conf", accounts(found, passwords).encode(), SECRET
+    for folder in dict.fromkeys(node.folder for node in nodes(plan)):
+        yield f"{folder}accounts.conf", users, SECRET
+        if folder:
+            yield f"{folder}ca.pem", authority.pair.certificate, PUBLIC
     for node in nodes(plan):
         pair = authority.server(node.name, node.hosts)
-        yield f"{node.name}.pem", pair.certificate, PUBLIC
-        yield f"{node.name}.key", pair.key, SECRET
+        yield f"{node.folder}{node.pair}.pem", pair.certificate, PUBLIC
+        yield f"{node.folder}{node.pair}.key", pair.key, SECRET
         yield node.file, server(plan, node).encode(), PUBLIC
     for role in found:
-        yield f"{role.name}.env", environment(plan, role, passwords[role.name]).encode(), SECRET
-        yield f"{CONTEXTS}{role.name}.json", context(plan, role, passwords[role.name]).encode(), SECRET
+        yield f"{role.name}.env", environment(plan, inside(plan), role, passwords[role.name]).encode(), SECRET
+        yield f"{CONTEXTS}{role.name}.json", context(outside(plan), role, passwords[role.name]).encode(), SECRET
 
 
 def server(plan: Plan, node: Node) -> str:
     """The configuration of one server."""
-    folder = plan.folder.absolute()
-    store = (plan.store or folder / "store").absolute()
-    store = store / node.name if plan.cluster > 1 else store
     tls = (
-        f"cert_file: {_text(folder / f'{node.name}.pem')}, key_file: {_text(folder / f'{node.name}.key')}, "
-        f"ca_file: {_text(folder / 'ca.pem')}"
+        f"cert_file: {_text(node.seen / f'{node.pair}.pem')}, key_file: {_text(node.seen / f'{node.pair}.key')}, "
+        f"ca_file: {_text(node.seen / 'ca.pem')}"
     )
     lines = [
         "# Made by `sickbay nats-config`. Check it with `nats-server -t -c`, start it with `nats-server -c`.",
@@ -206,7 +277,7 @@ def server(plan: Plan, node: Node) -> str:
         f'http: "127.0.0.1:{node.port + MONITOR_APART}"  # monitoring, for this machine alone',
         f"tls {{ {tls} }}",
         "jetstream {",
-        f"  store_dir: {_text(store)}",
+        f"  store_dir: {_text(node.store)}",
         "  max_memory_store: 256MB",
         f"  max_file_store: {round(plan.store_gib * 1024)}MB",
         "  # NATS acknowledges before it syncs. A killed server loses nothing; a power cut loses at most this much of",
@@ -221,6 +292,8 @@ def server(plan: Plan, node: Node) -> str:
             '  name: "sickbay"',
             f"  listen: {_text(f'{_listen(node)}:{node.port + ROUTES_APART}')}",
             f"  routes: [{routes}]",
+            "  # Clients have every address; those that a server would tell them are on no certificate.",
+            "  no_advertise: true",
             "  # Only servers with a certificate of this authority come in.",
             f"  tls {{ {tls}, verify: true }}",
             "}",
@@ -228,75 +301,11 @@ def server(plan: Plan, node: Node) -> str:
     return "\n".join([*lines, 'include "accounts.conf"', ""])
 
 
-def accounts(found: Iterable[Role], passwords: dict[str, str]) -> str:
-    """The accounts, their users, and what of SICKBAY the others may use. The same for each server of a cluster."""
-    by_account: dict[str, list[Role]] = {}
-    for role in found:
-        by_account.setdefault(role.account, []).append(role)
-    outside = {name: members for name, members in by_account.items() if name not in (SYSTEM, SICKBAY)}
-    lines = [f"system_account: {SYSTEM}", "accounts {"]
-    for name, members in by_account.items():
-        lines.append(f"  {name} {{")
-        if name == SICKBAY:
-            lines += ["    jetstream: enabled", *_section("exports", _exports(outside))]
-        elif name in outside:
-            lines += _section("imports", _imports(members))
-        lines += _section("users", (_user(role, passwords[role.name]) for role in members))
-        lines.append("  }")
-    return "\n".join([*lines, "}", ""])
-
-
-def _exports(outside: dict[str, list[Role]]) -> Iterator[str]:
-    """What other accounts may use of the streams' one, each subject for the accounts that need it."""
-    services: dict[str, list[str]] = {}
-    streams: dict[str, list[str]] = {}
-    for name, members in outside.items():
-        asked, heard = _used(members)
-        for subject in asked:
-            services.setdefault(subject, []).append(name)
-        for subject in heard:
-            streams.setdefault(subject, []).append(name)
-    for subject, names in streams.items():
-        yield f"{{ stream: {_text(subject)}, accounts: [{', '.join(names)}] }}"
-    for subject, names in services.items():
-        many = ', response_type: "Stream"' if has_many_answers(subject) else ""
-        yield f"{{ service: {_text(subject)}{many}, accounts: [{', '.join(names)}] }}"
-
-
-def _imports(members: list[Role]) -> Iterator[str]:
-    asked, heard = _used(members)
-    for kind, subjects in (("stream", heard), ("service", asked)):
-        for subject in subjects:
-            yield f"{{ {kind}: {{ account: {SICKBAY}, subject: {_text(subject)} }} }}"
-
-
-def _used(members: list[Role]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Subjects that an account asks and hears."""
-    asked = [subject for role in members for subject in role.publish]
-    heard = [subject for role in members for subject in role.subscribe]
-    return tuple(dict.fromkeys(asked)), tuple(dict.fromkeys(heard))
-
-
-def _user(role: Role, password: str) -> str:
-    hashed = bcrypt.hashpw(password.encode(), bcrypt.gensalt(BCRYPT_ROUNDS, prefix=b"2a")).decode()
-    who = f"{{ user: {_text(role.name)}, password: {_text(hashed)}"
-    if role.account == SYSTEM:
-        return f"{who} }}"
-    rights = {"publish": {"allow": role.publish}, "subscribe": {"allow": (*role.subscribe, f"{role.inbox_prefix}.>")}}
-    answers = ', allow_responses: { max: 1, expires: "1m" }' if role.answers else ""
-    written = ", ".join(f"{action}: {json.dumps(subjects)}" for action, subjects in rights.items())
-    return f"{who}, permissions: {{ {written}{answers} }} }}  # {role.says}"
-
-
-def _section(name: str, rows: Iterable[str]) -> list[str]:
-    return [f"    {name}: [", *(f"      {row}" for row in rows), "    ]"]
-
-
-def environment(plan: Plan, role: Role, password: str) -> str:
+def environment(plan: Plan, reach: Reach, role: Role, password: str) -> str:
     """The environment of a process of that role."""
     found = {
-        "SICKBAY_NATS": _url(plan, f"{quote(role.name, safe='')}:{quote(password, safe='')}@"),
-        "SICKBAY_TLS_CA": str(plan.folder.absolute() / "ca.pem"),
+        "SICKBAY_NATS": reach.url(role, password),
+        "SICKBAY_TLS_CA": str(reach.authority),
         "SICKBAY_INBOX_PREFIX": role.inbox_prefix,
     }
     if role.replica is not None:
@@ -306,22 +315,17 @@ def environment(plan: Plan, role: Role, password: str) -> str:
     return f"# {role.says}\n" + "".join(f"{name}={shlex.quote(value)}\n" for name, value in found.items())
 
 
-def context(plan: Plan, role: Role, password: str) -> str:
+def context(reach: Reach, role: Role, password: str) -> str:
     """A context of the NATS CLI: `nats --context sickbay-ROLE ...`."""
     found: dict[str, Any] = {
         "description": f"Sickbay, {role.says}",
-        "url": _url(plan, ""),
+        "url": reach.url(),
         "user": role.name,
         "password": password,
-        "ca": str(plan.folder.absolute() / "ca.pem"),
+        "ca": str(reach.authority),
         "inbox_prefix": role.inbox_prefix,
     }
     return json.dumps(found, indent=2) + "\n"
-
-
-def _url(plan: Plan, user: str) -> str:
-    hosts = [(node.hosts[0], node.port) for node in nodes(plan)]
-    return ",".join(f"tls://{user}{_bracketed(host)}:{port}" for host, port in hosts)
 
 
 def _is_host(text: str) -> bool:
@@ -346,10 +350,17 @@ def _text(value: object) -> str:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Write a file that nobody can read before its mode is set, in the place of one that may be there."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Write a file that nobody can read before its mode is set, in the place of one that may be there.
+
+    Folders within are open, so that a container's user can read what is public in the one it mounts; the folder around
+    them is its owner's alone.
+    """
+    if not path.parent.exists():
+        path.parent.mkdir(parents=True)
+        path.parent.chmod(0o755)
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET), "wb") as file:
         file.write(data)
+    part.chmod(mode)  # whatever the umask takes away
     part.replace(path)

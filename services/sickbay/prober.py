@@ -13,7 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, Protocol
 
 import httpx
 import msgspec
@@ -29,9 +29,11 @@ from .checks import SUSPICIOUS, UNPROVEN, Checked, check, http_client
 from .lease_wire import SUBJECT, LeaseName, TrialAnswer, TrialAsk
 from .operate import publish_probe
 from .probes import Probe, Probes
+from .view import View
 
 _log = logging.getLogger("sickbay.prober")
 
+DECIDE: Final = "sickbay.v1.decide"
 AT_ONCE: Final = 4
 LOOK_S: Final = 1.0
 """How often is looked whether this process is the one that probes."""
@@ -102,10 +104,77 @@ class LeaseHolder:
             return None
 
 
+class Facts(Protocol):
+    """What a prober knows of its targets."""
+
+    @property
+    def seq(self) -> int:
+        """The log sequence that is folded."""
+        ...
+
+    def now_ms(self) -> int:
+        """Log time."""
+        ...
+
+    def entries(self, target: Target) -> Sequence[GateEntry | None]:
+        """The gate entries of its three scopes, widest first."""
+        ...
+
+    async def document(self, target: Target) -> dict[str, Any]:
+        """What the fold knows of it; empty if that is nothing, None as well as absent is never."""
+        ...
+
+
+class FoldFacts:
+    """Facts of a process that folds. `fleet` is its state, `now_ms` its log time."""
+
+    def __init__(self, fleet: Callable[[], Fleet], now_ms: Callable[[], int]) -> None:
+        self._fleet, self.now_ms = fleet, now_ms
+
+    @property
+    def seq(self) -> int:
+        """Of the state."""
+        return self._fleet().seq
+
+    def entries(self, target: Target) -> Sequence[GateEntry | None]:
+        """Of the state."""
+        return [self._fleet().entry(key) for key in target.keys]
+
+    async def document(self, target: Target) -> dict[str, Any]:
+        """Of the state."""
+        return self._fleet().document(target.key, self.now_ms()) or {}
+
+
+class ViewFacts:
+    """Facts of a process that follows the view as routers do, and asks the services for the rest."""
+
+    def __init__(self, view: View, client: Callable[[], Client | None]) -> None:
+        self._view, self._client, self.now_ms = view, client, view.now_ms
+
+    @property
+    def seq(self) -> int:
+        """Of the view."""
+        return self._view.seq
+
+    def entries(self, target: Target) -> Sequence[GateEntry | None]:
+        """Of the view."""
+        return [self._view.entries.get(key) for key in target.keys]
+
+    async def document(self, target: Target) -> dict[str, Any]:
+        """The services' answer. Raises `nats.errors.Error`, `OSError` or `ValueError` where there is none."""
+        client = self._client()
+        if client is None:
+            raise ConnectionError("NATS is away")
+        ask = msgspec.json.encode({"provider": target.provider, "model": target.model})
+        reply = await client.request(DECIDE, ask, timeout=LEASE_S)
+        found: list[dict[str, Any]] = msgspec.json.decode(reply.data).get("counters", [])
+        wanted = (target.provider, target.model)
+        return next((one for one in found if (one.get("provider"), one.get("model")) == wanted), {})
+
+
 class Prober:
     """Probes every target of a file as long as `is_active` says that it is this process's turn.
 
-    fleet      the state, for evidence and holds; `now_ms` its log time
     client     the connection to NATS, None while there is none
     counts     `passed`, `failed`, `own_fault`, `suspicious`, `no_lease`, `held`, `no_allowance`, `lost`
     """
@@ -116,14 +185,13 @@ class Prober:
         probes: Sequence[Probe],
         *,
         replica: str,
-        fleet: Callable[[], Fleet],
-        now_ms: Callable[[], int],
+        facts: Facts,
         is_active: Callable[[], bool],
         client: Callable[[], Client | None],
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._settings, self._probes, self._replica = settings, probes, replica
-        self._fleet, self._now_ms, self._is_active, self._client = fleet, now_ms, is_active, client
+        self._facts, self._is_active, self._client = facts, is_active, client
         self._boot, self._n = os.urandom(8).hex(), 0
         self._spent: deque[float] = deque()
         self._at_once = asyncio.Semaphore(AT_ONCE)
@@ -146,31 +214,34 @@ class Prober:
         while True:
             left_s = LOOK_S
             if self._is_active():
-                last_ms = max(asked_ms, self._evidence_ms(probe.target))
-                left_s = probe.interval_s - (self._now_ms() - last_ms) / 1000
+                last_ms = max(asked_ms, await self._evidence_ms(probe.target))
+                left_s = probe.interval_s - (self._facts.now_ms() - last_ms) / 1000
             if left_s > 0 or not self._is_active():
                 await asyncio.sleep(min(left_s, REST_S) if left_s > 0 else LOOK_S)
                 continue
-            asked_ms = self._now_ms()
+            asked_ms = self._facts.now_ms()
             try:
                 async with self._at_once:
                     await self._probe(http, probe)
             except Exception:  # noqa: BLE001 - one target's trouble must not end the others' probes
                 _log.exception("a probe of %s %s failed", probe.target.provider, probe.target.model)
 
-    def _evidence_ms(self, target: Target) -> int:
-        """Log time of the newest call or passed probe of a target, whoever made it; 0 if there was none."""
-        found = self._fleet().document(target.key, self._now_ms()) or {}
+    async def _evidence_ms(self, target: Target) -> int:
+        """Log time of the newest call or passed probe of a target, whoever made it; 0 if there was none, now if
+        nobody tells: what may be called without one is not probed."""
+        try:
+            found = await self._facts.document(target)
+        except (nats.errors.Error, OSError, ValueError):
+            return self._facts.now_ms()
         return max(found.get(name) or 0 for name in _EVIDENCE)
 
     async def _probe(self, http: httpx.AsyncClient, probe: Probe) -> None:
         client = self._client()
         if client is None or not self._has_allowance():
             return
-        fleet, leases = self._fleet(), []
+        leases: list[LeaseName] = []
         if probe.level == "readiness":
-            entries = [fleet.entry(key) for key in probe.target.keys]
-            wanted = leases_wanted(probe.target, entries, self._now_ms())
+            wanted = leases_wanted(probe.target, self._facts.entries(probe.target), self._facts.now_ms())
             if wanted is None:
                 self.counts["held"] += 1
                 return
@@ -179,7 +250,7 @@ class Prober:
         if not await holder.take():
             self.counts["no_lease"] += 1
             return
-        seen_seq = fleet.seq
+        seen_seq = self._facts.seq
         self._spent.append(time.monotonic())
         try:
             found = await check(http, probe)
@@ -206,7 +277,7 @@ class Prober:
         if result.trial:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S):
-                    while self._fleet().seq < ack.seq:  # noqa: ASYNC110 - the fold's position is a fact, not an event
+                    while self._facts.seq < ack.seq:  # noqa: ASYNC110 - the fold's position is a fact, not an event
                         await asyncio.sleep(0.01)
 
     def _note(self, probe: Probe, found: Checked) -> None:

@@ -123,6 +123,14 @@ def router(name: str | None = None) -> Role:
     )
 
 
+PROBER: Final = Role(
+    name="prober",
+    account=ROUTERS,
+    says="`sickbay prober`: what a router may, for probes under its own name",
+    publish=(f"{PROBE_PREFIX}prober.>", *_QUESTIONS, _TRIAL, *_READ_VIEW),
+    subscribe=(_VIEW,),
+    replica="prober",
+)
 SERVICES: Final = Role(
     name="services",
     account=SICKBAY,
@@ -211,7 +219,7 @@ def roles(routers: tuple[str, ...] = (), views: tuple[str, ...] = ()) -> tuple[R
     `ViewRefused`.
     """
     fleet = tuple(router(name) for name in routers) or (router(),)
-    found = (*fleet, SERVICES, HISTORIAN, HTTP_API, OPERATOR, READER, SYSTEM_USER)
+    found = (*fleet, PROBER, SERVICES, HISTORIAN, HTTP_API, OPERATOR, READER, SYSTEM_USER)
     others = [view_names(name) for name in views]
     return tuple(
         msgspec.structs.replace(role, publish=_with(role.publish, others), subscribe=_with(role.subscribe, others))

@@ -34,6 +34,7 @@ from .look import add as add_looks
 from .natsconfig import add as add_nats_config
 from .policy import add as add_policy
 from .probe import add as add_probe
+from .prober import add as add_prober
 from .replay import add as add_replay
 from .serve import add as add_serve
 from .verify import add as add_verify
@@ -60,10 +61,11 @@ for add in (
     add_verify,
     add_history,
     add_doctor,
-    add_nats_config,
     add_alerts,
+    add_nats_config,
     add_policy,
     add_probe,
+    add_prober,
     add_words,
     add_bench,
     add_equivalents,

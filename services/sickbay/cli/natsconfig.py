@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +38,9 @@ def nats_config(
     sync_interval: Annotated[
         str, typer.Option(metavar="TIME", help="How often to sync to the disk: always, or such as 10s.")
     ] = "10s",
+    compose: Annotated[
+        bool, typer.Option("--compose", help="For docker-compose.yml: three servers, and all that it mounts.")
+    ] = False,
     update: Annotated[
         bool, typer.Option("--update", help="Write anew, but keep authority and passwords of who has one.")
     ] = False,
@@ -47,9 +51,10 @@ def nats_config(
 
     Example: sickbay nats-config /etc/sickbay/nats --host nats.internal --router router-1 --router router-2
     """
-    from ..natsconfig import Plan, write  # with cryptography, which no other command needs
+    from ..natsconfig import COMPOSE_SERVERS, Plan, write  # with cryptography, which no other command needs
 
-    hosts = tuple(host) if host else Plan(folder=folder).hosts if cluster == 1 else ("localhost",)
+    cluster = COMPOSE_SERVERS if compose and cluster == 1 else cluster
+    hosts = tuple(host) if host else ("localhost",) if cluster > 1 and not compose else Plan(folder=folder).hosts
     plan = Plan(
         folder=folder,
         hosts=hosts,
@@ -60,6 +65,7 @@ def nats_config(
         store=store,
         store_gib=store_gib,
         sync=sync_interval,
+        compose=compose,
     )
     if update and force:
         raise ActRefused("--update, --force", "both", "one of the two")
@@ -77,9 +83,18 @@ def nats_config(
     out = console()
     out.print(f"{len(made.files)} files in {folder}; the certificates end on {made.valid_until:%Y-%m-%d}", markup=False)
     out.print(rows(table("role", "environment", "may"), ((r.name, f"{r.name}.env", r.says) for r in made.roles)))
-    for path in made.servers:
-        out.print(f"start   nats-server -c {path}", markup=False, soft_wrap=True)
-    out.print(f"then    set -a; . {folder / 'services.env'}; set +a; sickbay serve", markup=False, soft_wrap=True)
-    out.print(
-        f"nats    XDG_CONFIG_HOME={folder} nats --context sickbay-operator stream ls", markup=False, soft_wrap=True
-    )
+    for line in _next(folder, made.servers, compose=compose):
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def _next(folder: Path, servers: tuple[Path, ...], *, compose: bool) -> Iterator[str]:
+    """What to do with the files."""
+    if compose:
+        yield f"start   docker compose --env-file {folder / 'compose.env'} up --detach --wait"
+        yield f"page    http://127.0.0.1:8480, signing in with the token in {folder / 'tokens' / 'operator'}"
+        yield f"graphs  http://127.0.0.1:3000, with the password in {folder / 'grafana.env'}"
+        yield f"shell   set -a; . {folder / 'outside' / 'operator.env'}; set +a; sickbay status"
+    else:
+        yield from (f"start   nats-server -c {path}" for path in servers)
+        yield f"then    set -a; . {folder / 'services.env'}; set +a; sickbay serve"
+    yield f"nats    XDG_CONFIG_HOME={folder} nats --context sickbay-operator stream ls"

@@ -1,9 +1,10 @@
 """One HTTP provider of the demonstration, a process of its own that answers as real providers do on the wire.
 
-    python -m sickbay.cli.demo.provider openai|anthropic
+    python -m sickbay.cli.demo.provider openai|anthropic [HOST:PORT]
 
-It prints its port, then reads commands from standard input: `retire MODEL` makes it reject that model id from
-this moment on, `restore MODEL` serves it again. It ends when its standard input closes, however its parent ended.
+It listens there, else on loopback at a free port. It prints its port, then reads commands from standard input:
+`retire MODEL` makes it reject that model id from this moment on, `restore MODEL` serves it again. It ends when its
+standard input closes, however its parent ended.
 """
 
 from __future__ import annotations
@@ -78,9 +79,10 @@ async def serve_one(style: str, reader: asyncio.StreamReader, writer: asyncio.St
         writer.close()
 
 
-async def main(style: str) -> None:
+async def main(style: str, address: str = "127.0.0.1:0") -> None:
     """Serve until standard input closes."""
-    server = await asyncio.start_server(lambda r, w: serve_one(style, r, w), "127.0.0.1", 0)
+    host, _, port = address.rpartition(":")
+    server = await asyncio.start_server(lambda r, w: serve_one(style, r, w), host, int(port))
     say(port=server.sockets[0].getsockname()[1])
     async with server:
         async for line in lines_of_stdin():
@@ -92,4 +94,4 @@ async def main(style: str) -> None:
 if __name__ == "__main__":
     # Ctrl-C goes to the whole terminal; the demonstration's own process decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,8 +1,10 @@
 """One router replica of the demonstration, a process of its own that calls providers through the library.
 
     python -m sickbay.cli.demo.router NAME ORDER FIRST_PORT SECOND_PORT          (SICKBAY_NATS says where NATS is)
+    python -m sickbay.cli.demo.router --live FIRST SECOND                        (each HOST:PORT, as compose starts it)
 
-It calls four times a second: the first choice, and when that is held or fails the second. From standard input it
+It calls four times a second: the first choice, and when that is held or fails the second. With `--live` it begins so,
+under the name that its environment says, and goes on until SIGTERM. From standard input it
 reads `alone` (its gate hears nothing of the cluster and tells it nothing: the same folds, its own outcomes only),
 `cluster`, and `stop`. It ends when that input closes, however its parent ended.
 """
@@ -41,17 +43,25 @@ class Choice(NamedTuple):
     """One candidate of the chain."""
 
     target: Target
+    host: str
     port: int
     path: str
+
+    @classmethod
+    def at(cls, address: str, model: str, path: str) -> Choice:
+        """A model at HOST:PORT, or at a port of this machine."""
+        host, _, port = address.rpartition(":")
+        host = host or "127.0.0.1"
+        return cls(Target(provider_of(f"http://{host}:{port}/v1"), model), host, int(port), path)
 
 
 async def post(choice: Choice) -> tuple[int, dict[str, str], bytes]:
     """One request over HTTP/1.1: status, headers and body as received."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", choice.port)
+    reader, writer = await asyncio.open_connection(choice.host, choice.port)
     try:
         messages = [{"role": "user", "content": "How is the ward?"}]
         body = json.dumps({"model": choice.target.model, "max_tokens": 64, "messages": messages}).encode()
-        head = f"POST {choice.path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
+        head = f"POST {choice.path} HTTP/1.1\r\nHost: {choice.host}\r\nContent-Length: {len(body)}\r\n"
         writer.write(head.encode() + b"Content-Type: application/json\r\nConnection: close\r\n\r\n" + body)
         raw_head, _, raw_body = (await reader.read()).partition(b"\r\n\r\n")
         first, *lines = raw_head.decode("latin-1").split("\r\n")
@@ -116,33 +126,42 @@ class Router:
         say(event="refuses", phase=phase, at_s=time.monotonic())
 
 
-async def main(name: str, order: int, first_port: int, second_port: int) -> None:
-    """Live as the parent says."""
-    chain = [
-        Choice(Target(provider_of(f"http://127.0.0.1:{first_port}/v1"), FIRST), first_port, "/v1/chat/completions"),
-        Choice(Target(provider_of(f"http://127.0.0.1:{second_port}/v1"), SECOND), second_port, "/v1/messages"),
-    ]
-    router = Router(name, order, chain)
-    async with sickbay.connect(replica=name, machine="demo") as cluster, standing_alone(name) as alone:
+async def main(name: str | None, order: int, first: str, second: str, *, is_live: bool = False) -> None:
+    """Live as the parent says; or at once, until SIGTERM."""
+    chain = [Choice.at(first, FIRST, "/v1/chat/completions"), Choice.at(second, SECOND, "/v1/messages")]
+    router = Router(name or "", order, chain)
+    if is_live:
+        running = asyncio.current_task()
+        assert running is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    async with sickbay.connect(replica=name, machine="demo") as cluster, standing_alone(name or "") as alone:
         ready = await cluster.ready(READY_S)
         say(event="ready", heard=ready)
-        life: asyncio.Task[None] | None = None
-        async for line in lines_of_stdin():
+        life = asyncio.create_task(router.live(cluster, "cluster")) if is_live else None
+        try:
+            async for line in lines_of_stdin():
+                if life is not None:
+                    await _ended(life)
+                    life = None
+                if line in ("alone", "cluster"):
+                    life = asyncio.create_task(router.live(cluster if line == "cluster" else alone, line))
+                say(event="done", line=line)
+        finally:
             if life is not None:
-                life.cancel()
-                with suppress(asyncio.CancelledError):
-                    await life
-                life = None
-            if line in ("alone", "cluster"):
-                life = asyncio.create_task(router.live(cluster if line == "cluster" else alone, line))
-            say(event="done", line=line)
-        if life is not None:
-            life.cancel()
-            with suppress(asyncio.CancelledError):
-                await life
+                await _ended(life)
+
+
+async def _ended(life: asyncio.Task[None]) -> None:
+    life.cancel()
+    with suppress(asyncio.CancelledError):
+        await life
 
 
 if __name__ == "__main__":
     # Ctrl-C goes to the whole terminal; the demonstration's own process decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))
+    if sys.argv[1] == "--live":
+        with suppress(asyncio.CancelledError):
+            asyncio.run(main(None, 0, *sys.argv[2:4], is_live=True))
+    else:
+        asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]))
