@@ -9,14 +9,13 @@ from known_log import KnownLog
 from sickbay_events.codec import decode_outcomes
 from sickbay_projections import Fleet
 from sickbay_projections import fold as fold_module
-from sickbay_projections.state import NEVER
 
 
 def both(monkeypatch: pytest.MonkeyPatch, fill: object) -> tuple[Fleet, Fleet]:
     """The same events with and without the shortcut."""
     quick = fill(Fleet())  # type: ignore[operator]
     with monkeypatch.context() as patched:
-        patched.setattr(fold_module, "_fence", lambda _: NEVER)
+        patched.setattr(fold_module, "_mark", lambda _: None)
         slow = fill(Fleet())  # type: ignore[operator]
     return quick, slow
 

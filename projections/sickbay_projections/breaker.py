@@ -56,6 +56,18 @@ def fold(case: Case) -> None:
         spread.told_nothing(case)
 
 
+def take_back(case: Case) -> None:
+    """What a success does to faults that are remembered, where nothing is held: as `fold`, but for its count."""
+    state, limits = case.state, case.limits
+    faults = state.faults
+    if faults is None or (not faults.run_ms and witnesses.is_empty(faults.witnesses)):
+        return
+    if faults.run_ms:
+        case.node.calm_ms = 0  # the word may be another one without them
+    witnesses.age(faults.witnesses, case.now_ms, limits)
+    _no_run(case, state)
+
+
 def evidence(state: ScopeState, now_ms: int, limits: Limits) -> Evidence:
     """What counts at this log time."""
     faults, bucket = state.faults, now_ms // limits.bucket_ms

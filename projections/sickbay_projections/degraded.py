@@ -40,12 +40,14 @@ def hold_of(scope: Node) -> Hold | None:
     return (scope.state.holds or {}).get(RULE)
 
 
-def is_settled(node: Node) -> bool:
-    """Whether a clean sample of this target does nothing but count."""
-    host = node.host
-    if host is not None and host.state.damage is not None:
-        return False
-    return all(bad is None or witnesses.is_empty(bad.witnesses) for bad in (node.state.bad, node.state.damage))
+def take_back(case: Case) -> None:
+    """What a success does to bad samples that are remembered, where nothing is held: as `fold`, but for its count."""
+    state = case.state
+    for bad in (state.bad, state.damage):
+        if bad is not None and not witnesses.is_empty(bad.witnesses):
+            witnesses.age(bad.witnesses, case.now_ms, case.limits)
+            if case.event.checkable:
+                witnesses.forget_like(bad.witnesses, case.replica)
 
 
 # -- while a hold stands ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ needs in a slot of `ScopeState` that stays None until needed, begins and ends ho
   its counters in `document`;
 - what an ordinary success must do (a count in a window) in `Fleet._outcome` before the quick exit, in place, without
   a call or an allocation: windows are short lists of integers, made with the target. The slow way must leave the
-  same state behind: a state read back begins with it (`_fence`, and `calm_ms` of `health` for its word).
+  same state behind: a state read back begins with it (`_mark`, and `calm_ms` of `health` for its word).
 Host and credential are nodes like the model: `case.node.host`, `case.node.credential`; holds of theirs begin by
 `holds.begin(case, that_node, ...)` and are told with its scope. Their good answers are the newest of their
 `children`, kept per model so that an ordinary success touches one state. A provider without an alias has no
@@ -60,6 +60,7 @@ ROUTES_MAX: Final = 131_072
 """Subjects whose replica and target are kept at hand."""
 SKIPPED_MAX: Final = 32
 """Distinct reasons under which passed messages are counted."""
+_SUCCESS: Final = (GROUPS["ok"], TABLE[GROUPS["ok"]])
 
 
 class Fleet:
@@ -260,6 +261,8 @@ class Fleet:
                         state.attributed = buckets.add(state.attributed, bucket, SAMPLE_BUCKETS)
                 if event.request_hash is not None:
                     is_repeat(state, event, now_ms, limits)
+                if node.owes:
+                    self._take_back(node, replica, event)
                 if now_ms >= node.calm_ms:
                     self._good_health(node, event)
                 return node
@@ -268,41 +271,83 @@ class Fleet:
 
     def _folds(self, node: Node, replica: Replica, event: CallOutcome, *, is_attempt: bool = True) -> None:
         """Everything that is not an ordinary success of an ordinary target: fold by fold."""
-        case, state = self._case, node.state
+        case, state, host, credential_of = self._case, node.state, node.host, node.credential
+        assert host is not None and credential_of is not None  # a target has both
         case.node, case.state, case.limits = node, state, node.limits
         case.event, case.replica, case.seq, case.now_ms = event, replica.key, self.seq, self.time_ms
         case.queued_ms, case.is_attempt = event.queued_ms or 0, is_attempt
         case.kind = judged(event, node.limits, overlay=self.overlay)
-        case.group = GROUPS[case.kind]
-        case.row = TABLE[case.group]
-        overrides.catch_up(case, node)
-        holds.expire(case, node)
-        for wide in (node.host, node.credential):
-            if wide is not None:
-                overrides.catch_up(case, wide)
-                if wide.state.holds is not None:
-                    holds.expire(case, wide)
-        if case.group != "success":
+        case.group = group = GROUPS[case.kind]
+        case.row = TABLE[group]
+        scopes = (node, host, credential_of)
+        if host.state.cleared_seq or credential_of.state.cleared_seq:
+            for scope in scopes:
+                overrides.catch_up(case, scope)
+        for scope in scopes:
+            if scope.state.holds is not None:
+                holds.expire(case, scope)
+        if group != "success":
             state.bad_kind, state.bad_status, state.bad_ms = event.kind, http_status(event.status), case.now_ms
-        if case.group == "rejection":
-            state.rejections += 1
-        repeats = is_repeat(state, event, case.now_ms, node.limits)
+            if group == "rejection":
+                state.rejections += 1
+        repeats = event.request_hash is not None and is_repeat(state, event, case.now_ms, node.limits)
         # A bad outcome of a forced call is statistics; so is the same request over again.
-        counts = not (repeats and case.kind in REPEATABLE) and not (event.forced and case.group != "success")
+        counts = not (repeats and case.kind in REPEATABLE) and not (event.forced and group != "success")
         if counts:
-            rejections.fold(case)
-            throttles.fold(case)
-            breaker.fold(case)
-            degraded.fold(case)
-            credential.fold(case)
-        if case.group != "success" or event.signature is not None:
+            self._count(case, node, host, credential_of)
+        if group != "success" or event.signature is not None:
             notices.fold(case)
-        for scope in (node, node.host, node.credential):
-            if case.group != "neutral" and scope is not None and scope.state.holds is not None:
-                holds.note_evidence(case, scope)
-                self.store.touch(scope)
+        if group != "neutral":
+            for scope in scopes:
+                if scope.state.holds is not None:
+                    holds.note_evidence(case, scope)
+                    self.store.touch(scope)
         health.fold(case, counts=counts)
-        node.fence = _fence(node)
+        _mark(node)
+
+    def _count(self, case: Case, node: Node, host: Node, wide: Node) -> None:
+        """Fold by fold, but for those that have nothing to do with such an outcome where nothing is remembered."""
+        state, row, group = node.state, case.row, case.group
+        is_held = state.holds is not None or host.state.holds is not None or wide.state.holds is not None
+        if is_held or group == "rejection" or state.strikes is not None:
+            rejections.fold(case)
+        if (
+            is_held
+            or group == "throttle"
+            or (row.throttle == "ends" and not (throttles.is_settled(state) and throttles.is_settled(wide.state)))
+        ):
+            throttles.fold(case)
+            is_held = is_held or state.holds is not None or wide.state.holds is not None
+        if is_held or group == "fault" or group == "success" or state.faults is not None:
+            breaker.fold(case)
+            is_held = is_held or host.state.holds is not None
+        if (
+            is_held
+            or row.sample != "none"
+            or state.bad is not None
+            or state.damage is not None
+            or host.state.damage is not None
+        ):
+            degraded.fold(case)
+        if is_held or group == "auth" or state.refusals is not None or wide.state.refusals is not None:
+            credential.fold(case)
+
+    def _take_back(self, node: Node, replica: Replica, event: CallOutcome) -> None:
+        """What an ordinary success does where something is remembered and nothing is held, as `_folds` does it."""
+        case, state, wide = self._case, node.state, node.credential
+        assert wide is not None  # a target has one
+        case.node, case.state, case.limits = node, state, node.limits
+        case.event, case.replica, case.seq, case.now_ms = event, replica.key, self.seq, self.time_ms
+        case.queued_ms, case.is_attempt, case.kind, case.group, case.row = event.queued_ms or 0, True, "ok", *_SUCCESS
+        if state.strikes is not None:
+            rejections.fold(case)
+            node.calm_ms = 0
+        if not (throttles.is_settled(state) and throttles.is_settled(wide.state)):
+            throttles.fold(case)
+        if state.faults is not None:
+            breaker.take_back(case)
+        degraded.take_back(case)
+        _mark(node)
 
     def _good_health(self, node: Node, event: CallOutcome) -> None:
         """What an ordinary success does to the word for its target's health, and nothing else of `_folds`."""
@@ -475,22 +520,31 @@ class Fleet:
         return fleet
 
 
-def _fence(node: Node) -> int:
-    """What a success must have seen to do nothing but count; `NEVER` where a fold has more to do with it.
+def _mark(node: Node) -> None:
+    """Say what the next success of a target may do: its `fence`, and whether it `owes` more than a count.
 
     A function of the state and the policy, kept with the node: `Store.unsettle` says when it has to be found anew.
     """
-    state, faults = node.state, node.state.faults
-    for scope in (node, node.host, node.credential):
-        if scope is not None and not (_is_plain(scope.state) and throttles.is_settled(scope.state)):
-            return NEVER
-    if state.strikes is not None or node.limits.slow_ttft_ms or not degraded.is_settled(node):
-        return NEVER
-    if faults is not None and (faults.run_ms or not witnesses.is_empty(faults.witnesses)):
-        return NEVER
-    return max([state.cleared_seq, *[past.began_seq for past in (state.past or {}).values()]])
-
-
-def _is_plain(state: ScopeState) -> bool:
-    """Whether no hold stands here, and nothing that an answer would clear."""
-    return state.holds is None and state.refusals is None
+    node.fence, node.owes = NEVER, False
+    state, host, wide = node.state, node.host, node.credential
+    if host is None or wide is None or node.limits.slow_ttft_ms:
+        return
+    at_host, at_wide = host.state, wide.state
+    if state.holds is not None or at_host.holds is not None or at_wide.holds is not None:
+        return
+    if state.refusals is not None or at_wide.refusals is not None or at_host.damage is not None:
+        return
+    fence, owes = state.cleared_seq, state.strikes is not None
+    if state.past is not None:
+        for past in state.past.values():
+            fence = max(fence, past.began_seq)
+    if not (throttles.is_settled(state) and throttles.is_settled(at_wide)):
+        owes = True
+    faults, bad, damage = state.faults, state.bad, state.damage
+    node.fence = fence
+    node.owes = (
+        owes
+        or (faults is not None and (bool(faults.run_ms) or not witnesses.is_empty(faults.witnesses)))
+        or (bad is not None and not witnesses.is_empty(bad.witnesses))
+        or (damage is not None and not witnesses.is_empty(damage.witnesses))
+    )

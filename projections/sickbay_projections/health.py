@@ -133,9 +133,11 @@ def health(node: Node | None, at_ms: int) -> Health:
 
 
 def _judge(node: Node, state: ScopeState, at_ms: int) -> Found:
-    found = _held(node, state, at_ms)
-    if found is not None:
-        return found
+    wide = node.credential
+    if node.host is None or wide is None or _may_be_held(state) or _may_be_held(node.host.state, wide.state):
+        found = _held(node, state, at_ms)
+        if found is not None:
+            return found
     limits, probes = node.limits, state.probes
     day_ms = at_ms - limits.unknown_ms
     failures = probes.failures if probes is not None and probes.not_ready_ms > day_ms else 0
@@ -144,19 +146,19 @@ def _judge(node: Node, state: ScopeState, at_ms: int) -> Found:
     calm_ms = NEVER
     if state.strikes is not None and rejections.live_strikes(state, at_ms, limits):
         return Found("degraded", "strikes", state.strikes.newest_ms)
-    for scope in (node, node.credential):
-        if scope is not None and scope.state.refusals is not None and not overrides.is_behind(scope):
-            mine = state if scope is node else scope.state
-            if credential.strikes(mine, at_ms, scope.limits) and mine.refusals is not None:
-                return Found("degraded", "strikes", mine.refusals.newest_ms)
-    faults_ms = _faults_until_ms(node, state, at_ms)
+    if state.refusals is not None or (wide is not None and wide.state.refusals is not None):
+        for scope in (node, wide):
+            if scope is not None and scope.state.refusals is not None and not overrides.is_behind(scope):
+                mine = state if scope is node else scope.state
+                if credential.strikes(mine, at_ms, scope.limits) and mine.refusals is not None:
+                    return Found("degraded", "strikes", mine.refusals.newest_ms)
+    faults_ms = _faults_until_ms(node, state, at_ms) if state.faults is not None else 0
     if state.bad is not None or state.damage is not None:
-        shares = [samples.plain(state, at_ms, limits)] if state.bad is not None else []
-        if state.damage is not None:
-            shares.append(samples.encoding(state, at_ms, limits))
-        if any(share.is_over_half(limits) for share in shares):
+        bad = samples.over_half(state.bad, state.checked, at_ms, limits)
+        damage = samples.over_half(state.damage, state.attributed, at_ms, limits)
+        if bad or damage:
             return Found("degraded", "bad_share", state.against_ms)
-        if any(share.bad for share in shares):
+        if bad is not None or damage is not None:
             # As clean samples age out of the window the share may grow by itself.
             calm_ms = (at_ms // limits.sample_ms + 1) * limits.sample_ms
     if faults_ms:
@@ -184,6 +186,10 @@ def _by_age(state: ScopeState, at_ms: int, idle_ms: int, day_ms: int, calm_ms: i
     if probes is not None and probes.live_ms and probes.live_ms > day_ms:
         return Found("live", "liveness", probes.live_ms)
     return Found("unknown", "nothing", 0)
+
+
+def _may_be_held(*states: ScopeState) -> bool:
+    return any([state.holds is not None or state.operator is not None for state in states])
 
 
 def _held(node: Node, state: ScopeState, at_ms: int) -> Found | None:
@@ -216,10 +222,11 @@ def _faults_until_ms(node: Node, state: ScopeState, at_ms: int) -> int:
         return 0
     limits = node.limits
     bucket = at_ms // limits.bucket_ms
-    counted = [counts for counts in state.faults.by.values() if window.total(counts, bucket)]
-    if not counted and not any(at_ms < fault_ms + limits.run_ms for fault_ms in state.faults.run_ms):
-        return 0
-    newest = max([window.newest(counts) for counts in counted], default=bucket)
+    newest = max([window.newest(counts, bucket) for counts in state.faults.by.values()], default=window.NONE)
+    if newest == window.NONE:
+        if not any([at_ms < fault_ms + limits.run_ms for fault_ms in state.faults.run_ms]):
+            return 0
+        newest = bucket
     return (newest + BUCKETS) * limits.bucket_ms
 
 

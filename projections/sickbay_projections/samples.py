@@ -75,6 +75,18 @@ def plain(state: ScopeState, now_ms: int, limits: Limits) -> Evidence:
     return _evidence(state.bad, state.checked, now_ms, limits)
 
 
+def over_half(bad: Bad | None, of: list[int] | None, now_ms: int, limits: Limits) -> bool | None:
+    """Whether the share lies over half of what holds; None if there are no bad samples."""
+    if bad is None:
+        return None
+    bucket, count = now_ms // limits.sample_ms, 0
+    for counts in bad.by.values():
+        count += buckets.total(counts, bucket, SAMPLE_BUCKETS)
+    if not count:
+        return None
+    return count * 200 > limits.bad_percent * buckets.total(of, bucket, SAMPLE_BUCKETS)
+
+
 def encoding(state: ScopeState, now_ms: int, limits: Limits) -> Evidence:
     """Damaged encoding among what was attributable."""
     return _evidence(state.damage, state.attributed, now_ms, limits)

@@ -361,6 +361,7 @@ class Node:
         "host",
         "key",
         "limits",
+        "owes",
         "scope",
         "state",
     )
@@ -381,7 +382,9 @@ class Node:
         self.gone = False
         """It has left the fleet's state; a new one may stand under its key."""
         self.fence = NEVER
-        """A success that had seen this sequence does nothing but count; `NEVER`: it may do more."""
+        """A success that had seen this sequence leaves by the quick exit; `NEVER`: it may do more."""
+        self.owes = False
+        """It has to take back what is remembered, too."""
         self.calm_ms = 0
         """Before this log time such a success leaves the word for its health as it is."""
 

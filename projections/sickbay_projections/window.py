@@ -6,7 +6,12 @@ next counted in or summed, so time alone costs nothing.
 
 from __future__ import annotations
 
+from typing import Final
+
 from .limits import BUCKETS
+
+NONE: Final = -(1 << 62)
+"""In place of a bucket: none has any counts."""
 
 
 def new(bucket: int) -> list[int]:
@@ -50,6 +55,13 @@ def step_back(counts: list[int], bucket: int) -> None:
         counts[:] = [bucket, sum(counts[1 : late + 1]), *kept, *[0] * (BUCKETS - 1 - len(kept))]
 
 
-def newest(counts: list[int]) -> int:
-    """The newest bucket with counts, of a window that has any."""
-    return counts[0] - next(age for age, count in enumerate(counts[1:]) if count)
+def newest(counts: list[int], bucket: int) -> int:
+    """The newest bucket with counts of the window whose current bucket is `bucket`; `NONE` if there is none."""
+    found = counts[0]
+    if not 0 <= bucket - found < BUCKETS:
+        return NONE
+    for count in counts[1 : BUCKETS + 1 - bucket + found]:
+        if count:
+            return found
+        found -= 1
+    return NONE
