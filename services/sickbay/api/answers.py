@@ -16,9 +16,22 @@ from sickbay_events import provider_of
 from ..operate import make_override, scope_of
 from .access import COOKIE, COOKIE_MAX_S, Access, Asked, check_origin
 from .desk import Desk, target_of
+from .ingest import take
 from .openapi import document
 from .problems import Problem, refused
-from .questions import Act, Clear, DecideQuery, ExplainQuery, SignIn, StatusQuery, json_body, query
+from .questions import (
+    JSON,
+    NDJSON,
+    Act,
+    Clear,
+    DecideQuery,
+    ExplainQuery,
+    SignIn,
+    StatusQuery,
+    json_body,
+    query,
+    read_body,
+)
 from .streaming import EventStream
 
 _log = logging.getLogger("sickbay.api")
@@ -70,6 +83,13 @@ def readyz(request: Asked) -> Response[bytes]:
 def openapi() -> Response[bytes]:
     """The OpenAPI document."""
     return answer(document(), headers={"Cache-Control": "public, max-age=300"})
+
+
+@post("/v1/outcomes", opt={"roles": REPORT}, status_code=200)
+async def outcomes(request: Asked) -> Response[bytes]:
+    """Report finished attempts; answered when the log has them."""
+    body, media_type = await read_body(request, JSON, NDJSON)
+    return await take(desk_of(request).sender, body, media_type, request.user.replica)
 
 
 @get("/v1/decide", opt={"roles": ASK}, sync_to_thread=False)
@@ -200,5 +220,5 @@ def _cookie(request: Asked, value: str, max_age_s: int) -> Cookie:
 
 
 HANDLERS: Final = (
-    healthz, readyz, openapi, decide, status, explain, watch, hold, allow, clear, session, sign_in, sign_out
+    healthz, readyz, openapi, outcomes, decide, status, explain, watch, hold, allow, clear, session, sign_in, sign_out
 )  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from litestar import Litestar
 from litestar.datastructures import State
@@ -23,13 +23,12 @@ from .access import Access, guard
 from .answers import HANDLERS
 from .armor import Armor
 from .desk import Desk
+from .pages import page_handlers
 from .problems import handle
 from .questions import BODY_BYTES_MAX
 from .tokens import Tokens
 
 _log = logging.getLogger("sickbay.api")
-
-ROUTES: Final[list[Any]] = [*HANDLERS]
 
 
 class Api:
@@ -40,7 +39,7 @@ class Api:
         self.desk = Desk(settings, options)
         self.access = Access(settings, tokens)
         app = Litestar(
-            route_handlers=ROUTES,
+            route_handlers=[*HANDLERS, *page_handlers()],
             guards=[guard],
             exception_handlers={Exception: handle},
             openapi_config=None,

@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 import nats.errors
 
-from sickbay_events import Decision, Target, provider_of
+from sickbay_events import Decision, NameRefused, Target, provider_of, token
+from sickbay_events.names import NAME_BYTES_MAX
 from sickbay_projections import decide_entries
 
 from ..bus.connect import NatsOptions, PermissionDenied, request
@@ -18,7 +19,7 @@ from ..bus.viewnames import view_names
 from ..config import Settings
 from ..mirror import Mirror
 from ..weighing import alive, moments
-from .problems import Problem, unavailable
+from .problems import Problem, refused, unavailable
 from .sender import Sender
 from .watch import Hub
 
@@ -127,5 +128,15 @@ class Desk:
 
 
 def target_of(provider: str, model: str, replica: str) -> Target:
-    """The target that a caller names: a provider by name or URL; a loopback one is the caller's own machine's."""
-    return Target(provider_of(provider, replica), model)
+    """The target that a caller names: a provider by name or URL; a loopback one is the caller's own machine's.
+
+    Raises `Problem` for a name that no subject can hold.
+    """
+    found = Target(provider_of(provider, replica), model)
+    host, _, alias = found.provider.partition("#")
+    for field, name in (("provider", host), ("provider", alias), ("model", model)):
+        try:
+            token(name)
+        except (NameRefused, UnicodeEncodeError):
+            raise refused(field, f"up to {NAME_BYTES_MAX} bytes of UTF-8") from None
+    return found

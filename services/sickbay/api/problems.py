@@ -101,7 +101,7 @@ def of_validation(error: msgspec.ValidationError, words: dict[str, str] | None =
         return refused(name, words.get(name, "a value: it is required"), f"{name} is missing")
     # msgspec repeats the value of a wrong word; nobody else does.
     accepted = _WORDS.sub("one of its words", text).removeprefix("Expected ").replace("`", "")
-    return refused(field or "body", words.get(field) or accepted)
+    return refused(field or "body", (words.get(field) if field else None) or accepted)
 
 
 def of_error(error: Exception) -> Problem:

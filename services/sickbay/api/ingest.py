@@ -1,0 +1,204 @@
+"""Outcomes by HTTP: read item by item, checked as the routers' reporter checks, stored, and only then answered.
+
+An item is an outcome with its provider and model, and an `id` if its sender may send it again. The replica is the
+token's, whatever an item says: there is no field for it. An unknown field refuses its item, so that nothing that was
+not meant for the log, a prompt least of all, gets near it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Annotated, Any, Final, NamedTuple, get_type_hints
+
+import msgspec
+from litestar import Response
+from msgspec import Meta
+
+from sickbay_events import KINDS, CallOutcome, encode, token
+from sickbay_events.codec import outcome_subject
+from sickbay_events.redact import redact
+
+from ..outbox import EVENT_BYTES_MAX, NotReportable, fit
+from .desk import target_of
+from .problems import Problem, of_validation, refused, unavailable
+from .questions import NDJSON, Model, Provider
+from .sender import Answer, Busy, Message, NotConnected, Sender
+
+ITEMS_MAX: Final = 1_000
+ID_FORM: Final = "1 to 128 printable ASCII characters without spaces, another one for each outcome"
+_ID: Final = re.compile(r"[!-~]{1,128}")
+_ItemId = Annotated[
+    str,
+    Meta(
+        pattern=r"^[!-~]{1,128}$",
+        description="Tells this outcome from all others of its sender: sent again under the same id it counts once",
+        examples=["5f0c9e2a7b41d8c6-17"],
+    ),
+]
+_SAYS: Final[dict[str, tuple[str, Any]]] = {
+    "kind": ("What came of the attempt", "rate_limited"),
+    "status": ("HTTP status, none if there was no answer", 429),
+    "took_ms": ("How long the attempt took", 812),
+    "seen_seq": ("`seq` of the decision that let the call begin", 4711),
+    "retry_after_s": ("The provider's hint", 20),
+}
+
+
+def _fields() -> list[tuple[str, Any, Any]]:
+    """The fields of an item: those of an outcome, with what it is about."""
+    hints = get_type_hints(CallOutcome, include_extras=True)
+    found: list[tuple[str, Any, Any]] = [("provider", Provider, msgspec.NODEFAULT), ("model", Model, msgspec.NODEFAULT)]
+    for field in msgspec.structs.fields(CallOutcome):
+        hint = hints[field.name]
+        if field.name in _SAYS:
+            says, example = _SAYS[field.name]
+            hint = Annotated[hint, Meta(description=says, examples=[example])]
+        if field.name == "id":
+            hint = _ItemId | None
+        found.append((field.name, hint, field.default))
+    return found
+
+
+Outcome: Final[Any] = msgspec.defstruct(
+    "Outcome",
+    _fields(),
+    forbid_unknown_fields=True,
+    kw_only=True,
+    frozen=True,
+    module=__name__,
+    namespace={"__doc__": "One finished attempt of one call."},
+)
+"""One item: every field of a `CallOutcome`, and its provider and model."""
+_one: Final[Any] = msgspec.json.Decoder(Outcome).decode
+_many: Final[Any] = msgspec.json.Decoder(list[Outcome]).decode
+_raw: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_NAMES: Final = ", ".join(field.name for field in msgspec.structs.fields(Outcome))
+_WORDS: Final = {"": _NAMES, "kind": f"one of {', '.join(KINDS)}", "scope": "host, credential, model or none"}
+_OUTCOME_FIELDS: Final = tuple(CallOutcome.__struct_fields__)
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """An item that was not taken, and why."""
+
+    index: int
+    field: str
+    error: str
+
+
+class NotStored(msgspec.Struct, frozen=True):
+    """An item that is good and not in the log, or nobody knows: to be sent again, under this id."""
+
+    index: int
+    id: str
+    error: str
+
+
+class Taken(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What became of the items of one request."""
+
+    accepted: int
+    """In the log for certain, those it had already included."""
+    duplicates: int
+    rejected: list[Rejected]
+    not_stored: list[NotStored] = []
+
+
+class _Event(NamedTuple):
+    at: int
+    """Its place in the request."""
+    id: str
+    message: Message
+
+
+def read_items(body: bytes, media_type: str) -> list[bytes | Any]:
+    """The items of a body, decoded where all of them can be, else each as its bytes. Raises `Problem`."""
+    found: list[bytes | Any]
+    if media_type == NDJSON:
+        found = [line for line in body.split(b"\n") if line.strip()]
+    elif body.lstrip()[:1] == b"[":
+        try:
+            try:
+                found = _many(body)
+            except msgspec.ValidationError:
+                found = [bytes(one) for one in _raw(body)]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise Problem(400, "no-json", "the body is no JSON", accepted="an object, an array or NDJSON") from None
+    else:
+        found = [body]
+    if not 1 <= len(found) <= ITEMS_MAX:
+        status = 422 if not found else 413
+        raise Problem(status, "items", f"{len(found)} items", field="body", accepted=f"1 to {ITEMS_MAX} items")
+    return found
+
+
+def read_item(item: bytes | Any, replica: str) -> tuple[str, Message]:
+    """One item as an event of this replica. Raises `Problem` naming the field."""
+    if isinstance(item, bytes):
+        if len(item) > EVENT_BYTES_MAX:
+            raise refused("body", f"at most {EVENT_BYTES_MAX} bytes an item")
+        try:
+            item = _one(item)
+        except msgspec.ValidationError as error:
+            raise of_validation(error, _WORDS) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise refused("body", "one JSON object an item", "no JSON") from None
+    item_id = item.id or secrets.token_hex(12)
+    if _ID.fullmatch(item_id) is None:
+        raise refused("id", ID_FORM)
+    target = target_of(item.provider, item.model, replica)
+    given = {name: getattr(item, name) for name in _OUTCOME_FIELDS}
+    given["id"] = item_id
+    if item.detail is not None:
+        given["detail"] = redact(item.detail)
+    try:
+        data = encode(fit(target, CallOutcome(**given)))
+        subject = outcome_subject(replica, target)
+    except NotReportable as error:
+        raise refused(error.field.removeprefix("target."), str(error).partition(": ")[2]) from None
+    # Ids are each sender's own: one replica must not be able to have the log take another's event for a repeat.
+    return item_id, Message(subject, f"{token(replica)}:{item_id}", data)
+
+
+def _says(problem: Problem) -> str:
+    return problem.detail if problem.accepted is None else f"{problem.detail}; accepted is {problem.accepted}"
+
+
+async def take(sender: Sender, body: bytes, media_type: str, replica: str) -> Response[bytes]:
+    """Store a body's items; answers when the log has them. Raises `Problem`."""
+    events: list[_Event] = []
+    rejected: list[Rejected] = []
+    for index, item in enumerate(read_items(body, media_type)):
+        try:
+            events.append(_Event(index, *read_item(item, replica)))
+        except Problem as problem:
+            rejected.append(Rejected(index, problem.field or "body", _says(problem)))
+    try:
+        answers = await sender.send([event.message for event in events]) if events else []
+    except (NotConnected, Busy) as error:
+        answers = [Answer(why=str(error))] * len(events)
+    return _response(events, answers, rejected)
+
+
+def _response(events: list[_Event], answers: list[Answer], rejected: list[Rejected]) -> Response[bytes]:
+    found = Taken(accepted=0, duplicates=0, rejected=rejected)
+    not_stored: list[NotStored] = []
+    for event, answer in zip(events, answers, strict=True):
+        if answer.seq:
+            found.accepted += 1
+            found.duplicates += answer.duplicate
+        elif answer.is_refused:
+            rejected.append(Rejected(event.at, "body", f"the log refuses it: {answer.why}"))
+        else:
+            not_stored.append(NotStored(event.at, event.id, answer.why))
+    rejected.sort(key=lambda one: one.index)
+    if not_stored:
+        found.not_stored = not_stored
+        problem = unavailable(f"{len(not_stored)} outcomes are not stored: {not_stored[0].error}; send them again")
+        problem.more = msgspec.to_builtins(found)
+        return problem.response()
+    if not found.accepted:
+        more = msgspec.to_builtins(found)
+        return Problem(422, "items-refused", "no item was accepted", more=more).response()
+    status = 207 if rejected else 200
+    return Response(msgspec.json.encode(found), status_code=status, media_type="application/json")
