@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -37,11 +38,13 @@ from .bus.viewnames import view_names
 from .config import Settings
 from .contract import Doc, document, documented, schema_of, specification
 from .historian.child import HistorianChild
+from .metrics import exposition
 from .probes import Probe, Probes, read_probes
 from .projector import Projector
 from .projector.control import in_shadow, seed_policy
 from .projector.deadletters import Letter
 from .rpc import Rpc
+from .tracing import enable_folds
 
 if TYPE_CHECKING:
     from .prober import Prober
@@ -114,6 +117,8 @@ class Services:
         self._rpc: Rpc | None = None
         self.prober: Prober | None = None
         self.historian: HistorianChild | None = None
+        self.trials: Counter[str] = Counter()
+        """Answers to routers that asked for a trial's lease, by all of its clients."""
         self._history: asyncio.Task[None] | None = None
         self.alerting: Alerting | None = None
         self._answering: asyncio.Task[None] | None = None
@@ -183,6 +188,8 @@ class Services:
             view=names.name,
             beside=self.is_beside,
         )
+        if self.settings.traces:
+            enable_folds(self.projector)
         self._fold = asyncio.create_task(self.projector.run(), name="sickbay-projector")
         if self.is_beside:
             return  # it answers no questions, probes nobody and keeps no history: the running services do
@@ -233,7 +240,7 @@ class Services:
         assert self.projector is not None
         while self.projector.health().phase not in LIVE:  # noqa: ASYNC110 - the phase is a fact, not an event
             await asyncio.sleep(0.02)
-        rpc = Rpc(client, self.projector, instance=self.settings.replica_name)
+        rpc = Rpc(client, self.projector, instance=self.settings.replica_name, trials=self.trials)
         while self._rpc is not rpc:
             try:
                 await rpc.start()
@@ -338,6 +345,15 @@ def make_app(settings: Settings | None = None) -> AsgiFastStream:
         headers = {"Content-Type": "application/json"}
         return AsgiResponse(json.dumps(found).encode(), 200 if found["ok"] else 503, headers)
 
+    @get(include_in_schema=False)
+    async def metrics(scope: Any) -> AsgiResponse:
+        """The metrics of this process, for Prometheus."""
+        if not running:
+            return AsgiResponse(b"not started", 503, {"Content-Type": "text/plain"})
+        accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
+        body, content_type = exposition(running[0], accept)
+        return AsgiResponse(body, 200, {"Content-Type": content_type})
+
     documented(broker)
     _alerts(broker)
     contract = specification(broker)
@@ -349,7 +365,7 @@ def make_app(settings: Settings | None = None) -> AsgiFastStream:
 
     made = AsgiFastStream(
         broker,
-        asgi_routes=[("/healthz", healthz), ("/asyncapi.json", asyncapi)],
+        asgi_routes=[("/healthz", healthz), ("/metrics", metrics), ("/asyncapi.json", asyncapi)],
         lifespan=lifespan,
         logger=None,
         specification=contract,

@@ -39,6 +39,9 @@ CHARSET_ABSENT: Final = "absent"
 class Desk(Protocol):
     """Where an attempt asks and reports: a `Sickbay`."""
 
+    attempt_type: type[Attempt]
+    """What the attempts along a chain are made of: `Attempt`, or one that makes spans."""
+
     def decide(self, target: Target) -> Decision:
         """May the target be called now?"""
         ...

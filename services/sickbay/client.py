@@ -87,6 +87,7 @@ class Sickbay:
     ) -> None:
         self.link, self.mirror, self.overlay, self.gate, self.reporter = link, mirror, overlay, gate, reporter
         self.trials = trials
+        self.attempt_type = Attempt
         self._minute = 0
         self._minute_timer: asyncio.TimerHandle | None = None
         self._keep_detail = keep_detail
@@ -126,7 +127,7 @@ class Sickbay:
         client_capped   whether the caller set a cap on the answer's length
         request_hash    salted, by the caller: says that two calls were the same request, and nothing else
         """
-        return Attempt(
+        return self.attempt_type(
             self,
             target,
             limit_s=limit_s,
@@ -380,8 +381,8 @@ def connect(
     keep_detail   report up to 200 characters of a provider's error text, redacted
     nats_options  user, password, token, creds, tls_ca, tls_cert, tls_key, tls_hostname, inbox_prefix
 
-    Raises `SettingRefused`, `OptionsError` or `NameRefused` for what cannot be used; never for a server that is
-    not there.
+    Raises `SettingRefused`, `OptionsError` or `NameRefused` for what cannot be used, `TracingUnavailable` for traces
+    without opentelemetry-api; never for a server that is not there.
     """
     settings = Settings.from_environment(nats=url, replica=replica, machine=machine)
     given = {"creds": settings.creds or None, "tls_ca": settings.tls_ca or None, "inbox_prefix": settings.inbox_prefix}
@@ -400,7 +401,7 @@ def connect(
         trials.acked(n, log_seq)
 
     reporter = Reporter(link, replica=name, capacity=capacity, on_ack=acknowledged)
-    return Sickbay(
+    sb = Sickbay(
         link=link,
         mirror=mirror,
         overlay=overlay,
@@ -409,6 +410,11 @@ def connect(
         trials=trials,
         keep_detail=keep_detail,
     )
+    if settings.traces:
+        from .tracing import enable
+
+        enable(sb)
+    return sb
 
 
 def _saved_url(settings: Settings) -> str | None:

@@ -144,6 +144,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(ge=0, le=36_500),
         _says("age at which its counts by day, holds and acts are dropped", "days of log time; 0: never"),
     ] = 0
+    traces: Annotated[
+        bool, _says("make OpenTelemetry spans of decisions, attempts and folds; needs the extra `otel`", "1 or 0")
+    ] = False
     log_level: Annotated[LogLevel, _says("what the services log", "DEBUG, INFO, WARNING or ERROR")] = "INFO"
 
     @classmethod

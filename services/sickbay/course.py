@@ -208,7 +208,7 @@ class Course:
     def attempt(self, desk: Desk, step: Try) -> Attempt:
         """The attempt of a step, to be entered."""
         limits = self.limits
-        return Attempt(
+        return desk.attempt_type(
             desk,
             step.target,
             limit_s=step.limit_s,

@@ -225,7 +225,7 @@ class Gate:
             not hold.enforced and now_ms < hold.end_ms for entry in (*cluster, *own) if entry for hold in entry.holds
         )
         if not decision.allowed:
-            answer.tally = self.refused.tally(self.target_of(target), decision.rule or "")
+            answer.tally = self.refused.tally(self.target_of(target), decision.rule or "", decision.reason)
         if known.canonical is not None:
             self._answers[known.canonical] = answer
             if generation != self._generation:
@@ -300,7 +300,7 @@ class Gate:
     def refuse(self, target: Target, decision: Decision) -> None:
         """Count a call that was kept away though `decide` allowed it: its trial is another one's."""
         self.counts["denied"] += 1
-        tally = self.refused.tally(self.target_of(target), decision.rule or "")
+        tally = self.refused.tally(self.target_of(target), decision.rule or "", decision.reason)
         tally.count += 1
         if (now_s := self._monotonic()) >= tally.say_at_s:
             self._say(tally, decision, now_s)
@@ -308,7 +308,7 @@ class Gate:
     def admit(self, target: Target, decision: Decision) -> None:
         """Take a denial back: the call is made all the same, as an early trial."""
         self.counts["denied"] -= 1
-        self.refused.tally(self.target_of(target), decision.rule or "").count -= 1
+        self.refused.tally(self.target_of(target), decision.rule or "", decision.reason).count -= 1
 
     def _say(self, tally: Tally, decision: Decision, now_s: float) -> None:
         count, tally.said = tally.count - tally.said, tally.count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from sickbay_events import Target
@@ -17,10 +18,10 @@ class Tally:
     """Calls kept from one target by one rule. Counting is a plain addition: threads that count at the same moment
     may lose one, which statistics can bear and a request path cannot wait for."""
 
-    __slots__ = ("count", "rule", "said", "say_at_s", "target", "told")
+    __slots__ = ("count", "reason", "rule", "said", "say_at_s", "target", "told")
 
-    def __init__(self, target: Target, rule: str) -> None:
-        self.target, self.rule = target, rule
+    def __init__(self, target: Target, rule: str, reason: str) -> None:
+        self.target, self.rule, self.reason = target, rule, reason
         self.count = self.told = self.said = 0
         self.say_at_s = float("-inf")
 
@@ -29,32 +30,44 @@ class Refused:
     """All tallies of one gate."""
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[Target, str], Tally] = {}
-        self._other = Tally(Target("", ""), OTHER)
+        self._tallies: dict[tuple[Target, str, str], Tally] = {}
+        self._other = Tally(Target("", ""), OTHER, OTHER)
+        self._forgotten: Counter[str] = Counter()
 
-    def tally(self, target: Target, rule: str) -> Tally:
-        """The tally of a target and rule, made where there is none."""
-        found = self._tallies.get((target, rule))
+    def tally(self, target: Target, rule: str, reason: str) -> Tally:
+        """The tally of a target and rule, for each reason one; made where there is none."""
+        key = target, rule, reason
+        found = self._tallies.get(key)
         if found is None:
             if len(self._tallies) >= TALLIES_MAX:
                 return self._other
-            found = self._tallies.setdefault((target, rule), Tally(target, rule))
+            found = self._tallies.setdefault(key, Tally(target, rule, reason))
+        return found
+
+    def by_reason(self) -> Counter[str]:
+        """All that was ever counted, by the reason of the decision."""
+        found = Counter(self._forgotten)
+        for tally in (*self._tallies.values(), self._other):
+            found[tally.reason] += tally.count
         return found
 
     def take(self) -> list[tuple[Target, str, int]]:
         """What was counted since the last take: (target, rule, count)."""
-        taken: list[tuple[Target, str, int]] = []
+        taken: dict[tuple[Target, str], int] = {}
         for tally in list(self._tallies.values()):
             count = tally.count
             if count > tally.told:
-                taken.append((tally.target, tally.rule, count - tally.told))
+                key = tally.target, tally.rule
+                taken[key] = taken.get(key, 0) + count - tally.told
                 tally.told = count
-        return taken
+        return [(target, rule, count) for (target, rule), count in taken.items()]
 
     def drop_idle(self) -> bool:
         """Forget all tallies where there are so many that new ones would find no room; whether that was done. To be
         called after `take`, and nobody may keep a tally over it."""
         if len(self._tallies) < TALLIES_MAX // 2:
             return False
+        for tally in self._tallies.values():
+            self._forgotten[tally.reason] += tally.count
         self._tallies.clear()
         return True

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from importlib.metadata import version
 from itertools import islice
@@ -246,10 +247,14 @@ _REFUSALS: Final = (NameRefused, ActRefused, LeaseRefused, PolicyRefused)
 
 
 class Rpc:
-    """The service on one client. Belongs to the client's event loop; make another one for another client."""
+    """The service on one client. Belongs to the client's event loop; make another one for another client.
 
-    def __init__(self, client: Client, folds: Folds, *, instance: str) -> None:
+    trials   counts answers about trials' leases: `granted`, `taken`, `given_back`, `refused`, `silent`
+    """
+
+    def __init__(self, client: Client, folds: Folds, *, instance: str, trials: Counter[str] | None = None) -> None:
         self._client, self._folds, self._instance = client, folds, instance
+        self._trials = Counter[str]() if trials is None else trials
         self._leases = Leases(client, fleet=lambda: folds.fleet, now_ms=folds.now_ms)
         self._service: Service | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -325,8 +330,7 @@ class Rpc:
         if question is not None:
             return question(self._folds, ask)
         if isinstance(ask, TrialAsk):
-            granted: dict[str, Any] = msgspec.to_builtins(await self._leases.answer(ask))
-            return granted
+            return await self._trial(ask)
         if isinstance(ask, PolicyAsk):
             return await self._policy(ask)
         assert isinstance(ask, OperateAsk)
@@ -335,6 +339,19 @@ class Rpc:
             self._client, scope, row.name, reason=ask.reason, actor=ask.actor, until=ask.until, for_s=ask.for_s
         )
         found: dict[str, Any] = msgspec.to_builtins(ack)
+        return found
+
+    async def _trial(self, ask: TrialAsk) -> dict[str, Any]:
+        word = "silent"
+        try:
+            answer = await self._leases.answer(ask)
+            word = "given_back" if ask.action == "give_back" else "granted" if answer.granted else "taken"
+        except (LeaseRefused, NameRefused):
+            word = "refused"
+            raise
+        finally:
+            self._trials[word] += 1
+        found: dict[str, Any] = msgspec.to_builtins(answer)
         return found
 
     async def _policy(self, ask: PolicyAsk) -> dict[str, Any]:

@@ -111,8 +111,10 @@ class Keeper:
         while True:
             wait_s = CHECKPOINT_EVERY_S
             if p.is_writer:
+                began_s = time.monotonic()
                 try:
                     if await p.writer.claim(self.checkpoint()):
+                        p.meters.commits.observe(time.monotonic() - began_s)
                         self.wake_writer()
                     else:
                         wait_s = RETRY_S

@@ -39,6 +39,7 @@ from .follow import ViewFeed
 from .health import Phase, ProjectorHealth, health_of
 from .intake import Batch, Intake
 from .keeper import Keeper
+from .meters import Meters
 from .snapshots import Told, newest_fit
 from .transitions import Transitions, Untold, read_end
 from .trouble import TROUBLE
@@ -109,6 +110,7 @@ class Projector:
         self.last_error = ""
         self.folded = 0
         self.gaps = 0
+        self.meters = Meters()
         self.acks = Acks(link)
         names = view_names(view)
         self.view = ViewFeed(self._on_view, names)
@@ -268,17 +270,19 @@ class Projector:
         self.transitions.start(log.created_at, mark)
         self.marks.clear()
         self.loaded, self.differs = True, False
+        self.meters.is_live = False
 
     async def _take(self, item: ReaderEvent) -> None:
         match item:
             case Chunk():
-                self._fold(item)
+                self.fold(item)
                 if item.pending:
                     await asyncio.sleep(0)  # a long replay must not keep the checkpoint waiting
             case Gap():
                 await self._pass(item)
             case CaughtUp():
                 self.caught_up, self.lag = True, 0
+                self.meters.is_live = True
                 self._compare_file()
             case Interrupted():
                 self.caught_up, self.interrupted = False, True
@@ -302,7 +306,8 @@ class Projector:
         else:
             raise _Rebuild(f"the log has lost events from {gap.first} to {gap.last} before they were folded")
 
-    def _fold(self, chunk: Chunk) -> None:
+    def fold(self, chunk: Chunk) -> None:
+        """Fold one chunk of the log and send out what follows."""
         batch = self._intake.batch(chunk)
         begin, last = 0, batch.seqs[-1]
         while (mark := (self.fleet.seq // MARK_EVERY + 1) * MARK_EVERY) <= last:
@@ -330,17 +335,24 @@ class Projector:
         derived = fleet.apply_many(*batch)
         if derived:
             self.transitions.add(derived)
+            self.meters.told(derived)
         changed = fleet.take_changed()
         if fleet.policy_seq != policy_seq:
             changed.append(POLICY_KEY)
             self._compare_file()
         worth_telling: dict[str, None] = {}
+        bad: list[str] = []
+        others = 0
         for index, event in enumerate(batch.events):
             if type(event) is CallOutcome:
                 if event.kind != "ok":
                     worth_telling[batch.subjects[index]] = None
-            elif type(event) is Poison:
+                    bad.append(event.kind)
+                continue
+            others += 1
+            if type(event) is Poison:
                 self._note(batch, index, event, payloads[index])
+        self.meters.count(batch, bad, others, fleet.aside)
         if self.is_writer:
             self.documents.note([*changed, *map(_scope_key, worth_telling)])
             if changed:

@@ -1,0 +1,87 @@
+"""Metrics for Prometheus: of the services (`exposition`), and of a router (`collector`).
+
+    body, content_type = exposition(services, accept)                  # GET /metrics
+
+    prometheus_client.REGISTRY.register(sickbay.metrics.collector(sb))  # in a router, for its own endpoint
+
+All is read from the state at the moment it is asked for, so that a restart tells nothing that is not so. Needs
+prometheus-client, which is imported when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from .router import RouterSamples
+from .sample import Histogram, Sample
+from .services import service_samples
+from .table import ROUTER, SERVICES, Metric
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric as Family
+    from prometheus_client.registry import Collector
+
+    from ..app import Services
+    from ..client import Sickbay
+    from ..sync import SyncSickbay
+
+__all__ = ["ROUTER", "SERVICES", "Metric", "collector", "exposition"]
+
+
+def exposition(services: Services, accept: str = "") -> tuple[bytes, str]:
+    """The services' metrics as (body, content type): OpenMetrics where the Accept header asks for it, else Prometheus
+    text. To be called in the services' event loop."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import choose_encoder
+
+    registry = CollectorRegistry()
+    registry.register(_Collector(SERVICES, lambda: service_samples(services)))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+def collector(sb: Sickbay | SyncSickbay) -> Collector:
+    """A collector over a router's connection, to be registered by its owner. May be asked in any thread, before the
+    connection stands, and after it is closed. Raises `ModuleNotFoundError` without prometheus-client."""
+    import prometheus_client  # noqa: F401 - that it is missing is said here, not at the first scrape
+
+    samples = RouterSamples(sb)
+    return _Collector(ROUTER, samples)
+
+
+class _Collector:
+    """What prometheus_client asks: makes its families of ours."""
+
+    def __init__(self, table: tuple[Metric, ...], samples: Callable[[], Iterable[Sample]]) -> None:
+        self._table, self._samples = table, samples
+
+    def describe(self) -> Iterator[Family]:
+        """The families without samples, so that registering reads no state."""
+        return _families(self._table, ())
+
+    def collect(self) -> Iterator[Family]:
+        """The families as of now."""
+        return _families(self._table, self._samples())
+
+
+def _families(table: tuple[Metric, ...], samples: Iterable[Sample]) -> Iterator[Family]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    families: dict[str, Family] = {}
+    for row in table:
+        if row.sort == "counter":
+            families[row.name] = CounterMetricFamily(row.name, row.says, labels=row.labels)
+        elif row.sort == "gauge":
+            families[row.name] = GaugeMetricFamily(row.name, row.says, labels=row.labels)
+        else:
+            families[row.name] = HistogramMetricFamily(row.name, row.says, labels=row.labels)
+    for sample in samples:
+        family, value = families[sample.name], sample.value
+        if isinstance(value, Histogram):
+            assert isinstance(family, HistogramMetricFamily)
+            family.add_metric(sample.labels, value.cumulated(), value.sum_s)
+        else:
+            assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
+            family.add_metric(sample.labels, value)
+    yield from families.values()
