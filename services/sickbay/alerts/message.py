@@ -67,7 +67,7 @@ def message_of(batch: Batch, named: int) -> Message:
     )
 
 
-def test_message(now_ms: int) -> Message:
+def sample_message(now_ms: int) -> Message:
     """A message that says nothing but that messages arrive."""
     at = rfc3339(now_ms)
     text = "This is a test by `sickbay alerts test`: alerts of Sickbay arrive here."

@@ -42,12 +42,12 @@ def alerts_test(
 
 
 async def _tested(text: str) -> list[dict[str, Any]]:
-    from ..alerts.message import test_message
+    from ..alerts.message import sample_message
     from ..alerts.send import Failed, http_client, send
     from ..alerts.settings import Receiver, read_alerts
 
     found, ways = read_alerts(text)
-    message = test_message(round(time.time() * 1000))
+    message = sample_message(round(time.time() * 1000))
 
     async def one(receiver: Receiver) -> dict[str, Any]:
         facts = {"name": receiver.name, "kind": receiver.kind, "where": ways[receiver.name].where}
