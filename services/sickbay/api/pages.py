@@ -74,11 +74,11 @@ def page_handlers() -> list[HTTPRouteHandler]:
     """Handlers of `/` and of the files beside it, for whoever mounts them."""
     found = assets()
 
-    @get("/", include_in_schema=False, sync_to_thread=False)
+    @get("/", opt={"open": True}, include_in_schema=False, sync_to_thread=False)
     def index(request: Asked) -> Response[bytes]:
         return _answer(request, found[INDEX])
 
-    @get("/page/{name:str}", include_in_schema=False, sync_to_thread=False)
+    @get("/page/{name:str}", opt={"open": True}, include_in_schema=False, sync_to_thread=False)
     def asset(request: Asked, name: str) -> Response[bytes]:
         if name not in found or name == INDEX:
             raise NotFoundException("the page has no such file")

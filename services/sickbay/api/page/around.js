@@ -5,7 +5,7 @@ import { clockText, duration, logNow } from "./clock.js";
 import { targetLink } from "./held.js";
 import { healthGroups, healthSort, healthWhy, healthWord, hrefOf, matches, warning } from "./model.js";
 
-const MODELS_MAX = 40;
+const MODELS_MAX = 12;
 const WARNINGS_MAX = 12;
 
 const empty = (text) => h("p", { class: "empty" }, text);
@@ -93,10 +93,10 @@ export function renderWarnings(root, warnings, why, sought) {
 }
 
 /** Routes, the most fallen back first. */
-export function renderRoutes(root, routes, why, sought) {
+export function renderRoutes(root, routes, why) {
   if (routes === null) return show(root, empty(why ?? "Not known."));
-  const found = routes.filter((row) => matches(sought, row.route)).sort((a, b) => b.fallback_share - a.fallback_share);
-  if (!found.length) return show(root, empty(routes.length ? "No route matches the filter." : "No route has been named lately."));
+  const found = [...routes].sort((a, b) => b.fallback_share - a.fallback_share);
+  if (!found.length) return show(root, empty("No call named its route lately."));
   const { table, body } = kept(root, "Routes", ["Route", "Answered", "By a fallback"]);
   keyed(body, found, {
     key: (row) => row.route,
@@ -111,12 +111,11 @@ export function renderRoutes(root, routes, why, sought) {
 }
 
 /** Replicas, those heard of last first. */
-export function renderReplicas(root, replicas, why, sought) {
+export function renderReplicas(root, replicas, why) {
   if (replicas === null) return show(root, empty(why ?? "Not known."));
-  const found = replicas.filter((row) => matches(sought, row.replica));
-  if (!found.length) return show(root, empty(replicas.length ? "No replica matches the filter." : "None has been heard of."));
+  if (!replicas.length) return show(root, empty("None has been heard of."));
   const { table, body } = kept(root, "Replicas", ["Replica", "Last heard", "Outcomes"]);
-  keyed(body, found, {
+  keyed(body, replicas, {
     key: (row) => row.replica,
     signature: (row) => JSON.stringify(row),
     make: (row) => rowOf([["Replica", named(row.replica)], ["Last heard", h("span", { class: "heard" }), "number"], ["Outcomes", row.outcomes == null ? "" : String(row.outcomes), "number"]]),

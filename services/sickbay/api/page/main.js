@@ -121,6 +121,9 @@ const isAround = (one, scope) => one.provider.split("#")[0] === scope.provider.s
 function opened() {
   byId("closed").hidden = session.mayRead;
   byId("body").hidden = !session.mayRead;
+  const { name, anonymous, roles } = session.now;
+  byId("closed-why").textContent =
+    anonymous || !name ? "This Sickbay shows its fleet only to who signs in." : `The token of ${plain(name)} has ${roles.length ? `the role ${roles.join(", ")}` : "no role"}, not the role read.`;
   detail.act.draw();
   if (session.mayRead) {
     live.start();
@@ -182,8 +185,8 @@ function drawAround() {
   if (found === null) return;
   health.render(found.health ?? null, whyNot(found, "health"), sought);
   renderWarnings(byId("warnings-list"), found.warnings ?? null, whyNot(found, "warnings"), sought);
-  renderRoutes(byId("routes-list"), found.routes ?? null, whyNot(found, "routes"), sought);
-  renderReplicas(byId("replicas-list"), found.replicas ?? null, whyNot(found, "replicas"), sought);
+  renderRoutes(byId("routes-list"), found.routes ?? null, whyNot(found, "routes"));
+  renderReplicas(byId("replicas-list"), found.replicas ?? null, whyNot(found, "replicas"));
   if (known.status) drawSummary(heldRows(known.status));
 }
 

@@ -21,7 +21,7 @@ export class Session {
   }
 
   get mayRead() {
-    return this.now.roles.includes("read") || this.now.roles.includes("operate");
+    return this.now.roles.includes("read");
   }
 
   /** Ask the server who looks. Throws `Refused` only when it does not answer. */
