@@ -269,7 +269,7 @@ PAYLOADS = st.one_of(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.lists(PAYLOADS, max_size=6))
 @example([b'{"kind":"ok",', b'"status":3}{"kind":"ok"}'])  # Two halves and a whole: as many events as payloads.
 @example([b" ", b'{"kind":"ok"}{"kind":"timeout"}'])
@@ -298,7 +298,7 @@ NEARLY = st.dictionaries(st.sampled_from(NAMES), JSON | WORD, max_size=8)
 SUBJECTS = st.sampled_from([OUTCOME, PROBE, OVERRIDE, POLICY_SUBJECT]) | st.text(st.characters(), max_size=40)
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(SUBJECTS, st.binary(max_size=60) | NEARLY.map(lambda body: json.dumps(body).encode()))
 def test_nothing_that_arrives_raises_anything_but_poison(subject: str, data: bytes) -> None:
     try:

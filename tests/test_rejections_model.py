@@ -233,7 +233,7 @@ def events(draw: st.DrawFn) -> list[dict[str, Any]]:
     return found
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(events())
 def test_the_fold_agrees_with_the_model_on_any_log(log: list[dict[str, Any]]) -> None:
     compare(log)

@@ -337,7 +337,7 @@ def logs(draw: st.DrawFn) -> list[dict[str, Any]]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(logs())
 def test_the_folds_agree_with_the_model_on_any_log(log: list[dict[str, Any]]) -> None:
     compare(log)
