@@ -28,8 +28,8 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from sickbay_events import Policy
 
-from .bus.connect import BusError, NatsOptions, PermissionDenied, connect
 from .alerts.settings import Alerts, Way, read_alerts
+from .bus.connect import BusError, NatsOptions, PermissionDenied, connect
 from .bus.embedded import EmbeddedServer, saved_url
 from .bus.jetstream import JetStreamApi
 from .bus.link import Link
@@ -47,9 +47,9 @@ from .rpc import Rpc
 from .tracing import enable_folds
 
 if TYPE_CHECKING:
+    from .alerts.relay import Alerting
     from .prober import Prober
 
-    from .alerts.relay import Alerting
 _log = logging.getLogger("sickbay.services")
 Handler: TypeAlias = Callable[..., Awaitable[None]]
 
@@ -116,11 +116,11 @@ class Services:
         self._fold: asyncio.Task[None] | None = None
         self._rpc: Rpc | None = None
         self.prober: Prober | None = None
+        self.alerting: Alerting | None = None
         self.historian: HistorianChild | None = None
         self.trials: Counter[str] = Counter()
         """Answers to routers that asked for a trial's lease, by all of its clients."""
         self._history: asyncio.Task[None] | None = None
-        self.alerting: Alerting | None = None
         self._answering: asyncio.Task[None] | None = None
         self._answers = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -178,12 +178,12 @@ class Services:
             policy = in_shadow(policy or Policy())
             if not self.is_beside:
                 await seed_policy(client, policy, shadow=True)
+        elif policy is not None and LOG in self.topology.created and not self.is_beside:
+            await seed_policy(client, policy, fresh=True)
         self.projector = Projector(
             link,
             name=self.settings.replica_name,
             policy=policy,
-        elif policy is not None and LOG in self.topology.created and not self.is_beside:
-            await seed_policy(client, policy, fresh=True)
             limits=limits,
             view=names.name,
             beside=self.is_beside,
@@ -199,27 +199,23 @@ class Services:
             self._history = asyncio.create_task(self.historian.run(), name="sickbay-historian")
         if probes is not None:
             self._probe(link, self.projector, *probes)
+        if alerts is not None:
+            self._tell(link, self.projector, *alerts)
 
     def _probe(self, link: Link, projector: Projector, settings: Probes, probes: list[Probe]) -> None:
         """Probe from now on, while this is the process that writes."""
-        from .prober import Prober  # its HTTP client takes a moment to import, and most have no probes
-        if alerts is not None:
-            self._tell(link, self.projector, *alerts)
+        from .prober import FoldFacts, Prober  # its HTTP client takes a moment to import, and most have no probes
 
         self.prober = prober = Prober(
             settings,
             probes,
             replica=self.settings.replica_name,
-            fleet=lambda: projector.fleet,
-            now_ms=projector.now_ms,
+            facts=FoldFacts(lambda: projector.fleet, projector.now_ms),
             is_active=lambda: projector.is_writer,
             client=lambda: link.client,
         )
         self._tasks.add(asyncio.create_task(prober.run(), name="sickbay-prober"))
 
-    def _on_connected(self, client: Client, fresh: bool) -> None:
-        if not fresh:
-            return  # the same client has renewed its own subscriptions
     def _tell(self, link: Link, projector: Projector, settings: Alerts, ways: dict[str, Way]) -> None:
         """Tell receivers of transitions from now on, while this is the process that writes."""
         from .alerts.relay import Alerting  # its HTTP client takes a moment to import, and many have no receivers
@@ -229,6 +225,9 @@ class Services:
         )
         self._tasks.add(asyncio.create_task(alerting.run(), name="sickbay-alerts"))
 
+    def _on_connected(self, client: Client, fresh: bool) -> None:
+        if not fresh:
+            return  # the same client has renewed its own subscriptions
         if self._answering is not None:
             self._answering.cancel()
         self._answering = task = asyncio.create_task(self._answer(client), name="sickbay-rpc")
