@@ -134,7 +134,7 @@ PROBER: Final = Role(
 SERVICES: Final = Role(
     name="services",
     account=SICKBAY,
-    says="`sickbay serve`: folds, writes the view, answers, probes",
+    says="`sickbay serve`: folds, writes the view, answers (by HTTP too), probes",
     publish=(
         "$JS.API.INFO",
         "$JS.API.STREAM.NAMES",
@@ -151,13 +151,15 @@ SERVICES: Final = Role(
         f"$KV.{TRIALS_BUCKET}.>",
         f"$O.{SNAPSHOTS_BUCKET}.>",
         *_DERIVED,
-        f"{PROBE_PREFIX}>",
+        *_REPORTS,
         f"{OVERRIDE_PREFIX}>",
         POLICY_SUBJECT,
         *_QUESTIONS,
         _TRIAL,
+        # The HTTP interface that it answers itself is a client like any other.
+        _ACTS,
     ),
-    subscribe=("sickbay.v1.>", _ACTS, _SERVICES_API, _VIEW),
+    subscribe=("sickbay.v1.>", _ACTS, _SERVICES_API, _VIEW, *_DERIVED),
     answers=True,
 )
 HISTORIAN: Final = Role(

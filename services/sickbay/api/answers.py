@@ -7,18 +7,22 @@ from typing import Any, Final
 from zlib import crc32
 
 import msgspec
+import nats.errors
 from litestar import Response, delete, get, post
 from litestar.datastructures import Cookie
 from litestar.response.base import ASGIResponse
 
-from sickbay_events import provider_of
+from sickbay_events import parse_rfc3339, provider_of, rfc3339
 
+from ..bus.connect import BusError
 from ..operate import make_override, scope_of
+from ..transitions import DAY_MS
+from ..transitions import history as read_history
 from .access import COOKIE, COOKIE_MAX_S, Access, Asked, check_origin
 from .desk import Desk, target_of
 from .ingest import take
 from .openapi import document
-from .problems import Problem, refused
+from .problems import Problem, refused, unavailable
 from .questions import (
     JSON,
     NDJSON,
@@ -26,6 +30,7 @@ from .questions import (
     Clear,
     DecideQuery,
     ExplainQuery,
+    HistoryQuery,
     SignIn,
     StatusQuery,
     json_body,
@@ -77,6 +82,13 @@ def readyz(request: Asked) -> Response[bytes]:
     """The view is fresh, or how old it is."""
     found = desk_of(request).readiness()
     return answer(found, status=200 if found["ready"] else 503, headers={} if found["ready"] else {"Retry-After": "1"})
+
+
+@get("/metrics", opt={"roles": READ}, sync_to_thread=False)
+def metrics(request: Asked) -> Response[bytes]:
+    """The metrics of this process, for Prometheus."""
+    body, content_type = request.app.state.metrics(request.headers.get("accept", ""))
+    return Response(body, media_type=content_type)
 
 
 @get("/openapi.json", opt={"open": True}, sync_to_thread=False)
@@ -141,6 +153,46 @@ def _without_times(value: Any) -> Any:
 
 
 _TIMES: Final = frozenset({"at", "at_ms"})
+
+
+@get("/v1/history", opt={"roles": READ})
+async def history(request: Asked) -> Response[bytes]:
+    """Transitions of a time, newest last."""
+    asked = query(request, HistoryQuery)
+    desk = desk_of(request)
+    client = desk.link.client
+    to_ms = desk.mirror.now_ms() if asked.to is None else _moment("to", asked.to)
+    from_ms = to_ms - DAY_MS if asked.from_ is None else _moment("from", asked.from_)
+    if from_ms > to_ms:
+        raise refused("from", "a time that is not after `to`")
+    if asked.model is not None and asked.provider is None:
+        raise refused("model", "a model together with its provider")
+    scope = None if asked.provider is None else scope_of(provider_of(asked.provider), asked.model)
+    if client is None:
+        raise unavailable("there is no connection to NATS")
+    try:
+        async with desk.reading:
+            found = await read_history(client, scope, from_ms, to_ms, limit=asked.limit)
+    except (BusError, nats.errors.Error, TimeoutError, OSError) as error:
+        raise unavailable(f"the transitions could not be read: {error or 'no answer'}") from None
+    complete = found.known_from_ms <= from_ms
+    facts = {"from": rfc3339(from_ms), "to": rfc3339(to_ms), "seq": desk.mirror.seq, "complete": complete}
+    return answer({**facts, "known_from": rfc3339(found.known_from_ms), "transitions": found.transitions})
+
+
+def _moment(field: str, text: str) -> int:
+    try:
+        return parse_rfc3339(text)
+    except ValueError:
+        raise refused(field, "an RFC 3339 time with an offset, such as 2026-11-30T12:00:00Z") from None
+
+
+@get("/v1/overview", opt={"roles": READ})
+async def overview(request: Asked) -> Response[bytes]:
+    """The fleet at a glance."""
+    if request.query_params:
+        raise refused(next(iter(request.query_params))[:64], "no parameter")
+    return answer(await desk_of(request).overview.get())
 
 
 @get("/v1/watch", opt={"roles": READ}, sync_to_thread=False)
@@ -220,5 +272,8 @@ def _cookie(request: Asked, value: str, max_age_s: int) -> Cookie:
 
 
 HANDLERS: Final = (
-    healthz, readyz, openapi, outcomes, decide, status, explain, watch, hold, allow, clear, session, sign_in, sign_out
-)  # fmt: skip
+    *(healthz, readyz, metrics, openapi),
+    *(outcomes, decide, status, explain, history, overview, watch),
+    *(hold, allow, clear),
+    *(session, sign_in, sign_out),
+)

@@ -10,15 +10,17 @@ What it answers is in the OpenAPI document at /openapi.json.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 from litestar import Litestar
 from litestar.datastructures import State
 
 from ..bus.connect import NatsOptions
 from ..config import Settings
+from ..metrics import api_exposition
 from .access import Access, guard
 from .answers import HANDLERS
 from .armor import Armor
@@ -31,10 +33,15 @@ from .tokens import Tokens
 _log = logging.getLogger("sickbay.api")
 
 
+Exposition: TypeAlias = Callable[[str], tuple[bytes, str]]
+"""Of an Accept header, the metrics as (body, content type)."""
+
+
 class Api:
     """One process of the HTTP interface. `asgi` is what a server runs; its life is this object's."""
 
-    def __init__(self, settings: Settings, options: NatsOptions) -> None:
+    def __init__(self, settings: Settings, options: NatsOptions, *, metrics: Exposition | None = None) -> None:
+        """`metrics` writes them in the place of those of a process that only answers HTTP. Raises `TokensRefused`."""
         tokens = Tokens(Path(settings.http_tokens).expanduser() if settings.http_tokens else None)
         self.desk = Desk(settings, options)
         self.access = Access(settings, tokens)
@@ -44,12 +51,19 @@ class Api:
             exception_handlers={Exception: handle},
             openapi_config=None,
             request_max_body_size=BODY_BYTES_MAX,
-            state=State({"desk": self.desk, "access": self.access}),
+            state=State({"desk": self.desk, "access": self.access, "metrics": metrics or self._metrics}),
             logging_config=None,
             debug=False,
             pdb_on_exception=False,
         )
         self.asgi: Final = Armor(app)
+
+    def _metrics(self, accept: str) -> tuple[bytes, str]:
+        return api_exposition(self.desk.link, self.desk.mirror, accept)
+
+    async def end_streams(self) -> None:
+        """End what everybody watches, and let nobody begin to. Never raises."""
+        await self.desk.hub.stop()
 
     async def __aenter__(self) -> Self:
         """Begin."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from importlib.metadata import version
 from typing import Any, Final
@@ -19,6 +20,7 @@ from ..bus.viewnames import view_names
 from ..config import Settings
 from ..mirror import Mirror
 from ..weighing import alive, moments
+from .overview import Overview
 from .problems import Problem, refused, unavailable
 from .sender import Sender
 from .watch import Hub
@@ -27,6 +29,8 @@ _log = logging.getLogger("sickbay.api")
 
 ASK_S: Final = 2.0
 """A question that is not answered within this is given up."""
+READERS_MAX: Final = 4
+"""So many histories are read at once: each may take some megabytes."""
 STANDS_S_MAX: Final = 1.0
 """An answer may be kept so long at most: the log may say something else at any time."""
 
@@ -47,6 +51,8 @@ class Desk:
         self.mirror = Mirror(self.link, names=view_names(settings.view))
         self.sender = Sender(self.link)
         self.hub = Hub(self.link, self.mirror)
+        self.overview = Overview(self)
+        self.reading = asyncio.Semaphore(READERS_MAX)
 
     def start(self) -> None:
         """Begin, whether or not NATS is there; returns at once."""

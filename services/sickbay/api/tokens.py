@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-import os
 import secrets
 import time
 import tomllib
@@ -24,6 +23,9 @@ import msgspec
 from msgspec import Meta
 
 from sickbay_events import NameRefused, token
+from sickbay_events.redact import MARK
+
+from ..tomlfile import FileRefused, secret_of
 
 _log = logging.getLogger("sickbay.api")
 
@@ -37,12 +39,11 @@ LOOK_EVERY_S: Final = 1.0
 FORM: Final = '[[token]] with name, one of sha256 and value_ref = "env:NAME", roles, and replica if it is another'
 
 
-class TokensRefused(ValueError):
-    """A file of tokens that cannot be used. Attributes: `path`, `why`; never says what a token is."""
+class TokensRefused(FileRefused):
+    """A file of tokens that cannot be used; never shows what a token is."""
 
-    def __init__(self, path: Path, why: str) -> None:
-        self.path, self.why = path, why
-        super().__init__(f"tokens {path}: {why}; accepted is {FORM}")
+    def __init__(self, key: str, accepted: str) -> None:
+        super().__init__(f"http_tokens: {key}", MARK, accepted)
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,39 +79,37 @@ def digest_of(text: str) -> bytes:
 
 
 def read_tokens(path: Path, environ: Mapping[str, str] | None = None) -> tuple[Token, ...]:
-    """The tokens of a file. Raises `TokensRefused`, `OSError`."""
-    environ = os.environ if environ is None else environ
+    """The tokens of a file. Raises `FileRefused`, `OSError`."""
     try:
         data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         rows = msgspec.convert(data, _File).token
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TokensRefused(path, f"it is no TOML: {error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        raise TokensRefused(str(path), f"TOML: {FORM}") from None
     except msgspec.ValidationError as error:
-        # A token that stands where its digest belongs must not be said: only where it is.
-        where = str(error).rpartition(" - at ")[2] if "Invalid" in str(error) else str(error)
-        raise TokensRefused(path, where) from None
-    found = tuple(_token(path, row, environ) for row in rows)
+        what, _, where = str(error).partition(" - at `$.")
+        # A token that stands where its digest belongs is not said.
+        raise TokensRefused(where.rstrip("`") or "(file)", f"{FORM} ({what})") from None
+    found = tuple(_token(f"token[{at}]", row, environ) for at, row in enumerate(rows))
     for what, values in (("name", [one.name for one in found]), ("token", [one.digest for one in found])):
         if len(set(values)) < len(values):
-            raise TokensRefused(path, f"two of them have the same {what}")
+            raise TokensRefused("token", f"each {what} once")
     return found
 
 
-def _token(path: Path, row: _Row, environ: Mapping[str, str]) -> Token:
+def _token(key: str, row: _Row, environ: Mapping[str, str] | None) -> Token:
     if (row.sha256 is None) == (row.value_ref is None):
-        raise TokensRefused(path, f"{row.name}: give either sha256 or value_ref")
+        raise TokensRefused(key, "either sha256 or value_ref")
     replica = row.replica or row.name
     try:
         token(replica)
     except NameRefused as error:
-        raise TokensRefused(path, f"{row.name}: replica: {error}") from None
+        raise TokensRefused(f"{key}.replica", error.accepted) from None
     if row.sha256 is not None:
         digest = bytes.fromhex(row.sha256)
     else:
-        name = (row.value_ref or "").removeprefix("env:")
-        value = environ.get(name, "")
+        value = secret_of(row.value_ref or "", f"{key}.value_ref", FileRefused, environ)
         if len(value) < SECRET_CHARS_MIN:
-            raise TokensRefused(path, f"{row.name}: {name} holds no token of {SECRET_CHARS_MIN} characters or more")
+            raise TokensRefused(f"{key}.value_ref", f"a variable with a token of {SECRET_CHARS_MIN} characters or more")
         digest = digest_of(value)
     return Token(name=row.name, digest=digest, roles=frozenset(row.roles), replica=replica)
 
@@ -150,7 +149,7 @@ class Tokens:
                 return
             self._stamp = stamp
             self._tokens = read_tokens(self._path)
-        except (OSError, TokensRefused) as error:
+        except (OSError, FileRefused) as error:
             _log.error("the tokens that were in force stay so: %s", error)
         else:
             _log.info("tokens were read again: %d", len(self._tokens))

@@ -27,6 +27,7 @@ from ..bus.bulk import BulkSubscription, Item, subscribe_bulk
 from ..bus.link import Link
 from ..bus.topology import HEALTH_PREFIX, HELD_PREFIX, RELEASED_PREFIX, WARNING_PREFIX
 from ..mirror import Mirror
+from ..transitions import fact_of
 from .problems import unavailable
 
 _log = logging.getLogger("sickbay.api")
@@ -200,10 +201,12 @@ class Hub:
 
     def _on_items(self, items: list[Item]) -> None:
         for subject, _reply, _headers, payload in items:
-            fact = transition_fact(subject, payload)
-            if fact is not None:
-                self._passed()
-                self._tell(event("transition", self._seq, fact))
+            try:
+                fact = fact_of(subject, payload)
+            except ValueError:  # not a projector's
+                continue
+            self._passed()
+            self._tell(event("transition", self._seq, fact))
 
     def _spawn(self, work: Any, name: str) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)
@@ -230,13 +233,3 @@ def entry_fact(key: str, entry: GateEntry | None) -> dict[str, Any]:
         {**msgspec.to_builtins(hold), "until": rfc3339(hold.end_ms), "enforced": hold.enforced} for hold in entry.holds
     ]
     return fact
-
-
-def transition_fact(subject: bytes, payload: bytes) -> dict[str, Any] | None:
-    """A derived event with its scope's key; None if it is none."""
-    try:
-        key = subject.decode().split(".", 2)[2]
-        fact: dict[str, Any] = msgspec.json.decode(payload, type=dict[str, Any])
-    except (UnicodeDecodeError, IndexError, msgspec.DecodeError):
-        return None
-    return {"key": key, **fact}

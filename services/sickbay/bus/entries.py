@@ -97,6 +97,18 @@ async def read_entry(client: Client, stream: str, subject: str, *, timeout_s: fl
         await subscription.close()
 
 
+async def read_page(client: Client, stream: str, body: dict[str, Any], *, timeout_s: float) -> list[Entry]:
+    """One page of a stream as `body` asks for it, which has a `batch`: by sequence, subject or `start_time`. Each
+    entry's headers say in Nats-Num-Pending how many come after it. Raises `ReadError`."""
+    pager = _Pager(client, stream)
+    subscription = await subscribe_bulk(client, pager.inbox, pager.on_items)
+    try:
+        await pager.page(body, timeout_s)
+        return pager.entries
+    finally:
+        await subscription.close()
+
+
 class _Pager:
     def __init__(self, client: Client, stream: str) -> None:
         self.inbox = client.new_inbox()

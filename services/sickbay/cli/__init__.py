@@ -21,6 +21,7 @@ from ..tomlfile import FileRefused
 from ..when import WhenRefused
 from .act import add as add_acts
 from .alerts import add as add_alerts
+from .api import add as add_api
 from .base import SaysNo, error_console
 from .bench import add as add_bench
 from .demo.run import add as add_demo
@@ -52,6 +53,7 @@ app = typer.Typer(
 for add in (
     add_demo,
     add_serve,
+    add_api,
     add_looks,
     add_explain,
     add_acts,

@@ -21,6 +21,7 @@ from ..replay import TO_THE_END, Bound
 from ..replicaview import seen_by
 from ..rpc import documents_around
 from ..trace import Step, trace
+from ..transitions import warnings_of
 from .base import (
     AsJson,
     DataFolder,
@@ -38,7 +39,7 @@ from .base import (
 from .look import ask, scope_cells
 from .places import place_of
 from .progress import progress
-from .sentences import WARNINGS_MAX, sentences, warned, warnings_of
+from .sentences import WARNINGS_MAX, sentences, warned
 
 STEPS_MAX: Final = 20
 

@@ -24,6 +24,7 @@ from ..bus.entries import read_entries
 from ..bus.topology import GATE_PREFIX as GATE_SUBJECT
 from ..bus.topology import GATE_STREAM
 from ..operate import log_now_ms
+from ..transitions import warnings_of
 from .base import (
     AsJson,
     DataFolder,
@@ -37,7 +38,7 @@ from .base import (
     seconds,
     table,
 )
-from .sentences import WARNINGS_MAX, cause_of, warned, warnings_of
+from .sentences import WARNINGS_MAX, cause_of, warned
 
 RPC_TIMEOUT_S: Final = 5.0
 WATCH_EVERY_S: Final = 1.0

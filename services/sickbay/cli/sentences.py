@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
-from nats.aio.client import Client
+from sickbay_events import rfc3339
 
-from sickbay_events import Scope, parse_rfc3339, rfc3339
-
-from ..bus.connect import BusError
-from ..bus.entries import read_entries
-from ..bus.jetstream import JetStreamApi
-from ..bus.topology import TRANSITIONS, WARNING_PREFIX
 from .base import seconds
 
-DAY_MS: Final = 86_400_000
-TRANSITIONS_MAX: Final = 20_000
-"""The newest derived events among which warnings are looked for."""
 WARNINGS_MAX: Final = 10
 
 _WARNS: Final[dict[str, str]] = {
@@ -113,28 +103,6 @@ def _holds(scope: dict[str, Any]) -> list[str]:
 
 def _by(counts: dict[str, int] | None) -> str:
     return ", ".join(f"{count} by {name}" for name, count in (counts or {}).items()) or "by nobody named"
-
-
-async def warnings_of(client: Client, scope: Scope | None, at: str) -> list[dict[str, Any]]:
-    """The warnings of the 24 hours before `at` of a scope and those around it, or of all; each sort once, with how
-    often, the latest first. None where their stream is out of reach: what is held matters more."""
-    try:
-        last_seq = (await JetStreamApi(client, timeout_s=2.0).stream_at(TRANSITIONS)).last_seq
-        first = max(1, last_seq - TRANSITIONS_MAX)
-        found = await read_entries(client, TRANSITIONS, f"{WARNING_PREFIX}>", from_seq=first) if last_seq else None
-    except BusError:
-        return []
-    around = None if scope is None else {scope.key, Scope(scope.host).key, Scope(scope.host, scope.alias).key}
-    told: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for entry in found.entries if found is not None else ():
-        key, fact = entry.subject.decode().removeprefix(WARNING_PREFIX), json.loads(entry.payload)
-        if fact["time_ms"] <= parse_rfc3339(at) - DAY_MS or (around is not None and key not in around):
-            continue
-        sort = (key, fact["rule"], fact.get("signature"), fact.get("replica"), fact.get("route"))
-        times = told.pop(sort, {"times": 0})["times"] + 1
-        where = Scope.of_key(key)
-        told[sort] = {**fact, "provider": where.provider, "model": where.model, "times": times}
-    return list(told.values())[::-1]
 
 
 def warned(fact: dict[str, Any]) -> str:

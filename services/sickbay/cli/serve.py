@@ -8,23 +8,24 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
+import msgspec
 import typer
 
 from ..config import Settings
-from .base import DataFolder, SaysNo, console
+from .base import DataFolder, console
+from .http import Front, answering, listening
 from .running import ended_by_signal, loop_runner, stdin_closes
 
 if TYPE_CHECKING:
     from faststream.asgi import AsgiFastStream
 
 Listen: TypeAlias = Annotated[
-    str | None, typer.Option("--http", metavar="HOST:PORT", help="Where /healthz is, or off.")
+    str | None, typer.Option("--http", metavar="HOST:PORT", help="Where HTTP is answered, or off.")
 ]
 
 
@@ -96,7 +97,7 @@ async def _serve(settings: Settings, *, until_stdin_closes: bool) -> None:
         level=settings.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
     )
     watch = asyncio.create_task(stdin_closes(ended)) if until_stdin_closes else None
-    listener = _listener(settings)
+    listener = listening(settings)
     work = asyncio.create_task(_until(make_app(settings), settings, listener, ready, ended))
     over = asyncio.create_task(ended.wait())
     try:
@@ -119,50 +120,36 @@ async def _until(
     """The application's life, begun and ended in one task as its task group wants it."""
     from ..app import services_of
 
-    async with app.start_lifespan_context(), _http(app, listener):
+    async with app.start_lifespan_context(), _http(app, settings, listener):
         await services_of(app).ready()
         ready.set()
         _say_ready(app, settings, listener)
         await ended.wait()
 
 
-def _listener(settings: Settings) -> socket.socket | None:
-    """A bound socket for HTTP, made here so that a taken port is a plain error."""
-    address = settings.http_address
-    if address is None:
-        return None
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    made = socket.socket(family)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind((address[0].strip("[]"), address[1]))
-        made.listen()  # who asks before the services are ready waits for them
-    except OSError as error:
-        made.close()
-        raise SaysNo(f"--http {settings.http}: {error.strerror or error}; name another one, or off") from error
-    return made
+@contextlib.asynccontextmanager
+async def _http(app: AsgiFastStream, settings: Settings, listener: socket.socket | None) -> AsyncIterator[None]:
+    """Answer HTTP: the services' own paths, and the whole interface where questions are answered at all."""
+    from ..app import services_of
 
-
-@asynccontextmanager
-async def _http(app: AsgiFastStream, listener: socket.socket | None) -> AsyncIterator[None]:
-    """Answer HTTP on the socket by uvicorn, which here neither handles signals nor the application's life."""
+    services = services_of(app)
     if listener is None:
         yield
         return
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
+    if services.is_beside:
+        async with answering(app, listener):
             yield
+        return
+    from ..api.app import Api
+    from ..api.armor import Armor
+    from ..metrics import exposition
 
-    server = Server(uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False))
-    task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
-    try:
+    options = msgspec.structs.replace(services.options, name=f"sickbay-http {settings.replica_name}")
+    async with (
+        Api(settings, options, metrics=lambda accept: exposition(services, accept)) as api,
+        answering(Front(Armor(app), api.asgi), listener, api.end_streams),
+    ):
         yield
-    finally:
-        server.should_exit = True
-        await task
 
 
 def _say_ready(app: AsgiFastStream, settings: Settings, listener: socket.socket | None) -> None:
@@ -181,6 +168,8 @@ def _say_ready(app: AsgiFastStream, settings: Settings, listener: socket.socket 
     if listener is not None:
         host, port = listener.getsockname()[:2]
         out.print(f"  health    http://{host}:{port}/healthz", markup=False)
+        if not services.is_beside:
+            out.print(f"  page      http://{host}:{port}/", markup=False)
     assert services.projector is not None
     fleet = services.projector.fleet
     if services.is_beside:

@@ -1,0 +1,133 @@
+"""The fleet at a glance, for a page: replicas, routes, warnings, health; made now and then, for all who ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import nats.errors
+
+from sickbay_events import rfc3339
+
+from ..bus.connect import BusError
+from ..historian.errors import HistoryRefused
+from ..operate import scope_of
+from ..transitions import warnings_of
+
+if TYPE_CHECKING:
+    from .desk import Desk
+
+_log = logging.getLogger("sickbay.api")
+
+KEPT_S: Final = 2.0
+HEALTH_MAX: Final = 2_000
+"""Scopes whose health is told; `health_cut` says that there are more."""
+PAGE: Final = 1_000
+ROUTES_MAX: Final = 200
+REPLICAS_MAX: Final = 1_000
+HOUR_S: Final = 3_600
+_ROUTES: Final = (
+    "SELECT route, sum(calls) AS calls, sum(answered) AS answered, sum(by_fallback) AS by_fallback FROM fallbacks "
+    "WHERE start_s > ? GROUP BY route ORDER BY answered DESC, route LIMIT ?"
+)
+_REPLICAS: Final = (
+    "SELECT replica, first_heard, last_heard, outcomes, answered, probes FROM fleet ORDER BY last_heard DESC LIMIT ?"
+)
+
+
+class Overview:
+    """Makes the overview when it is asked for and older than `KEPT_S`; who asks meanwhile waits for the same one."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._made: tuple[float, dict[str, Any]] | None = None
+        self._lock = asyncio.Lock()
+
+    async def get(self) -> dict[str, Any]:
+        """The overview. Raises `Problem` when the services do not answer."""
+        async with self._lock:
+            now_s = time.monotonic()
+            if self._made is None or now_s - self._made[0] > KEPT_S:
+                self._made = (now_s, await self._make())
+            return self._made[1]
+
+    async def _make(self) -> dict[str, Any]:
+        desk = self._desk
+        status = await desk.ask("sickbay.v1.status", {"all": True, "limit": PAGE})
+        scopes = list(status["scopes"])
+        after = status["next"]
+        while after and len(scopes) < HEALTH_MAX:
+            more = await desk.ask("sickbay.v1.status", {"all": True, "limit": PAGE, "after": after})
+            scopes += more["scopes"]
+            after = more["next"]
+        history = await asyncio.to_thread(_kept, desk.settings.history_path, desk.mirror.now_ms())
+        return {
+            "seq": status["seq"],
+            "time": status["at"],
+            "time_ms": desk.mirror.now_ms(),
+            "projector": status["projector"],
+            "shadow": status["shadow"],
+            **history,
+            "warnings": await self._warnings(status["at"]),
+            "health": [_health(scope) for scope in scopes[:HEALTH_MAX] if scope["model"] is not None],
+            "health_cut": bool(after) or len(scopes) > HEALTH_MAX,
+        }
+
+    async def _warnings(self, at: str) -> list[dict[str, Any]]:
+        client = self._desk.link.client
+        if client is None:
+            return []
+        try:
+            return await warnings_of(client, None, at)
+        except (BusError, nats.errors.Error, TimeoutError, OSError) as error:
+            _log.info("warnings are not told: %s", error)
+            return []
+
+
+def _health(scope: dict[str, Any]) -> dict[str, Any]:
+    age_s = scope.get("health_age_s")
+    return {
+        "key": scope_of(scope["provider"], scope["model"]).key,
+        "provider": scope["provider"],
+        "model": scope["model"],
+        "health": scope.get("health", "unknown"),
+        "why": scope.get("health_why"),
+        "age_s": age_s,
+        "outcomes": scope.get("outcomes", 0),
+        "answers": scope.get("answers", 0),
+    }
+
+
+def _kept(path: Path | None, now_ms: int) -> dict[str, Any]:
+    """What only the historian's file knows: `replicas` and `routes` of the last hour, or null and why."""
+    if path is None:
+        return _none("no history is kept here: SICKBAY_HISTORY names its file")
+    from ..historian.query import open_for_reading
+
+    try:
+        database = open_for_reading(path)
+        with closing(database.conn):
+            routes = [
+                {**row, "fallback_share": round(row["by_fallback"] / row["answered"], 4) if row["answered"] else None}
+                for row in database.query(_ROUTES, (now_ms // 1000 - HOUR_S, ROUTES_MAX))
+            ]
+            replicas = list(database.query(_REPLICAS, (REPLICAS_MAX,)))
+            position = next(database.query("SELECT seq, time_ms FROM position"))
+    except (HistoryRefused, sqlite3.Error, OSError) as error:
+        _log.debug("the history cannot be read: %s", error)
+        return _none("the history cannot be read at this moment")
+    return {
+        "replicas": replicas,
+        "routes": routes,
+        "history": {"seq": position["seq"], "to": rfc3339(position["time_ms"]), "routes_of_s": HOUR_S},
+        "why": None,
+    }
+
+
+def _none(why: str) -> dict[str, Any]:
+    return {"replicas": None, "routes": None, "history": None, "why": why}

@@ -1,0 +1,121 @@
+"""Commands of the HTTP interface: `sickbay api` runs it alone, `sickbay token` makes who may use it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ..config import SettingRefused, Settings
+from ..operate import ActRefused
+from .base import DataFolder, NatsUrl, console, nats_options, settings
+from .http import answering, listening
+from .running import ended_by_signal, loop_runner, stdin_closes
+
+LOG_FORM: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+ROLES: Final = ("report", "read", "operate")
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(api)
+    app.command()(token)
+
+
+def api(
+    *,
+    nats: NatsUrl = None,
+    data: DataFolder = None,
+    http: Annotated[
+        str | None, typer.Option("--http", metavar="HOST:PORT", help="Where to answer; default $SICKBAY_HTTP.")
+    ] = None,
+    tokens: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Who may use it; default $SICKBAY_HTTP_TOKENS.")
+    ] = None,
+    history: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The history's file, for routes and replicas on the page.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    until_stdin_closes: Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)] = False,
+) -> None:
+    """Answer HTTP and nothing else, for services that run elsewhere; several may run.
+
+    Example: sickbay api --nats nats://nats:4222 --http 0.0.0.0:8480 --tokens /etc/sickbay/tokens.toml
+    """
+    found = settings(
+        nats=nats,
+        data=data,
+        http=http,
+        http_tokens=None if tokens is None else str(tokens),
+        history=history,
+        log_level=log_level,
+    )
+    if found.http_address is None:
+        raise SettingRefused("SICKBAY_HTTP", found.http, "host:port, where this command answers")
+    logging.basicConfig(level=found.log_level, format=LOG_FORM, stream=sys.stderr)
+    with loop_runner() as runner:
+        runner.run(_api(found, until_stdin_closes=until_stdin_closes))
+
+
+async def _api(found: Settings, *, until_stdin_closes: bool) -> None:
+    ended = ended_by_signal()  # before the imports below, which take a moment
+    from ..api.app import Api
+
+    watch = asyncio.create_task(stdin_closes(ended)) if until_stdin_closes else None
+    listener = listening(found)
+    assert listener is not None
+    try:
+        options = nats_options(found, f"sickbay-http {found.replica_name}")
+        async with Api(found, options) as made, answering(made.asgi, listener, made.end_streams):
+            host, port = listener.getsockname()[:2]
+            out = console()
+            out.print(f"sickbay api answers at http://{host}:{port}/", markup=False)
+            out.print(f"  NATS      {', '.join(options.servers)}", markup=False)
+            sys.stdout.flush()
+            await ended.wait()
+    finally:
+        if watch is not None:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+        listener.close()
+
+
+def token(
+    name: Annotated[str, typer.Argument(help="Who it is for: a router, a service, a person.")],
+    *,
+    roles: Annotated[
+        str, typer.Option("--roles", metavar="ROLES", help="report, read, operate, joined by commas.")
+    ] = "read",
+    replica: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Under which name it reports; default the token's.")
+    ] = None,
+) -> None:
+    """Make a token for the HTTP interface; print it once, and the lines that make it known.
+
+    Example: sickbay token router-7 --roles report,read >> tokens.toml
+    """
+    from ..api.tokens import digest_of, make_token
+
+    wanted = [role.strip() for role in roles.split(",")]
+    if not name.strip():
+        raise ActRefused("name", name, "a name that says who it is")
+    if not set(wanted) <= set(ROLES) or len(set(wanted)) < len(wanted):
+        raise ActRefused("roles", roles, "some of report, read, operate, each once, joined by commas")
+    made = make_token()
+    lines = [
+        "[[token]]",
+        f"name = {json.dumps(name, ensure_ascii=False)}",
+        f'sha256 = "{digest_of(made).hex()}"',
+        f"roles = {json.dumps(wanted)}",
+    ]
+    if replica is not None:
+        lines.append(f"replica = {json.dumps(replica, ensure_ascii=False)}")
+    typer.echo(f"the token, which nothing keeps: {made}", err=True)
+    typer.echo("\n".join([*lines, ""]))

@@ -1,0 +1,118 @@
+"""What the folds told: the derived events as their stream has them, read by direct get, newest last."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+from nats.aio.client import Client
+
+from sickbay_events import Scope, parse_rfc3339, rfc3339
+
+from .bus.bulk import header_value
+from .bus.connect import BusError
+from .bus.entries import Entry, read_entries, read_page
+from .bus.jetstream import JetStreamApi
+from .bus.topology import TRANSITIONS, WARNING_PREFIX
+
+DAY_MS: Final = 86_400_000
+SCANNED_MAX: Final = 20_000
+"""The newest derived events among which warnings and a history are looked for."""
+REQUEST_S: Final = 2.0
+
+
+class _When(msgspec.Struct):
+    time_ms: int
+
+
+_when: Final = msgspec.json.Decoder(_When).decode
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """Transitions of a time. `known_from_ms`: everything from then on is here, nothing before it."""
+
+    transitions: list[dict[str, Any]]
+    known_from_ms: int
+
+
+async def history(client: Client, scope: Scope | None, from_ms: int, to_ms: int, *, limit: int) -> History:
+    """The newest `limit` derived events between two log times, of a scope with those around and below it, or of all.
+
+    Raises `BusError`, `nats.errors.Error`, `TimeoutError`.
+    """
+    info = await JetStreamApi(client, timeout_s=REQUEST_S).request(f"STREAM.INFO.{TRANSITIONS}")
+    state = info["state"]
+    is_whole = state["first_seq"] <= 1
+    known_ms = parse_rfc3339(info["created"] if is_whole or not state["messages"] else state["first_ts"])
+    entries: list[Entry] = []
+    for subject in _subjects(scope):
+        found, is_cut = await _since(client, subject, from_ms, int(state["last_seq"]))
+        entries += found
+        if is_cut:
+            known_ms = max(known_ms, found[0].time_ns // 1_000_000 if found else to_ms)
+    entries.sort(key=lambda entry: entry.revision, reverse=True)
+    taken: list[dict[str, Any]] = []
+    for entry in entries:
+        time_ms = _when(entry.payload).time_ms
+        if not from_ms <= time_ms <= to_ms:
+            continue
+        if len(taken) == limit:
+            known_ms = max(known_ms, int(taken[-1]["time_ms"]))
+            break
+        taken.append(fact_of(entry.subject, entry.payload, entry.revision))
+    return History(transitions=taken[::-1], known_from_ms=known_ms)
+
+
+def fact_of(subject: bytes, payload: bytes, seq: int | None = None) -> dict[str, Any]:
+    """A derived event with its scope's key, and its own sequence in its stream. Raises `ValueError`."""
+    words = subject.decode().split(".", 2)
+    if len(words) < 3:
+        raise ValueError(f"{subject!r} is no derived event's subject")
+    fact: dict[str, Any] = msgspec.json.decode(payload, type=dict[str, Any])
+    return {"key": words[2], **({} if seq is None else {"told_seq": seq}), **fact}
+
+
+async def _since(client: Client, subject: str, from_ms: int, last_seq: int) -> tuple[list[Entry], bool]:
+    """Messages of a subject stored from a time on, and whether there were more than are read."""
+    body = {"start_time": rfc3339(from_ms), "next_by_subj": subject, "batch": 1}
+    first = await read_page(client, TRANSITIONS, body, timeout_s=REQUEST_S)
+    if not first:
+        return [], False
+    from_seq, waiting = first[0].revision, int(header_value(first[0].headers, b"Nats-Num-Pending") or 0)
+    is_cut = waiting > SCANNED_MAX
+    if is_cut:
+        from_seq = max(from_seq, last_seq - SCANNED_MAX)
+    return (await read_entries(client, TRANSITIONS, subject, from_seq=from_seq)).entries, is_cut
+
+
+def _subjects(scope: Scope | None) -> list[str]:
+    if scope is None:
+        return ["sickbay.>"]
+    around = dict.fromkeys((Scope(scope.host).key, scope.key))
+    if scope.alias is not None:
+        around[Scope(scope.host, scope.alias).key] = None
+    below = [] if scope.model is not None else [f"sickbay.*.{scope.key}.>"]
+    return [*(f"sickbay.*.{key}" for key in around), *below]
+
+
+async def warnings_of(client: Client, scope: Scope | None, at: str) -> list[dict[str, Any]]:
+    """The warnings of the 24 hours before `at` of a scope and those around it, or of all; each sort once, with how
+    often, the latest first. None where their stream is out of reach: what is held matters more."""
+    try:
+        last_seq = (await JetStreamApi(client, timeout_s=REQUEST_S).stream_at(TRANSITIONS)).last_seq
+        first = max(1, last_seq - SCANNED_MAX)
+        found = await read_entries(client, TRANSITIONS, f"{WARNING_PREFIX}>", from_seq=first) if last_seq else None
+    except BusError:
+        return []
+    around = None if scope is None else {scope.key, Scope(scope.host).key, Scope(scope.host, scope.alias).key}
+    told: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for entry in found.entries if found is not None else ():
+        key, fact = entry.subject.decode().removeprefix(WARNING_PREFIX), json.loads(entry.payload)
+        if fact["time_ms"] <= parse_rfc3339(at) - DAY_MS or (around is not None and key not in around):
+            continue
+        sort = (key, fact["rule"], fact.get("signature"), fact.get("replica"), fact.get("route"))
+        times = told.pop(sort, {"times": 0})["times"] + 1
+        where = Scope.of_key(key)
+        told[sort] = {**fact, "provider": where.provider, "model": where.model, "times": times}
+    return list(told.values())[::-1]
