@@ -13,30 +13,47 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from .router import RouterSamples
+from .router import RouterSamples, link_samples, mirror_samples
 from .sample import Histogram, Sample
-from .services import service_samples
-from .table import ROUTER, SERVICES, Metric
+from .services import build_sample, service_samples
+from .table import API, ROUTER, SERVICES, Metric
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
     from prometheus_client.registry import Collector
 
     from ..app import Services
+    from ..bus.link import Link
     from ..client import Sickbay
     from ..sync import SyncSickbay
+    from ..view import View
 
-__all__ = ["ROUTER", "SERVICES", "Metric", "collector", "exposition"]
+__all__ = ["API", "ROUTER", "SERVICES", "Metric", "api_exposition", "collector", "exposition"]
 
 
 def exposition(services: Services, accept: str = "") -> tuple[bytes, str]:
     """The services' metrics as (body, content type): OpenMetrics where the Accept header asks for it, else Prometheus
     text. To be called in the services' event loop."""
+    return _written(SERVICES, lambda: service_samples(services), accept)
+
+
+def api_exposition(link: Link, mirror: View, accept: str = "") -> tuple[bytes, str]:
+    """The same of a process of the HTTP interface that is no projector: how fresh what it answers from is."""
+
+    def samples() -> Iterator[Sample]:
+        yield build_sample()
+        yield from link_samples(link)
+        yield from mirror_samples(mirror)
+
+    return _written(API, samples, accept)
+
+
+def _written(table: tuple[Metric, ...], samples: Callable[[], Iterable[Sample]], accept: str) -> tuple[bytes, str]:
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
 
     registry = CollectorRegistry()
-    registry.register(_Collector(SERVICES, lambda: service_samples(services)))
+    registry.register(_Collector(table, samples))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 

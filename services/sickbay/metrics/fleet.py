@@ -57,7 +57,7 @@ _Seen: TypeAlias = tuple[int, int, str, Node, str]
 _NOTHING: Final = _Says()
 
 
-class _Look:
+class Look:
     """What one pass over the state finds."""
 
     def __init__(self, fleet: Fleet, now_ms: int) -> None:
@@ -73,7 +73,8 @@ class _Look:
         self.damaged: dict[str, int] = {}
         self.words: Counter[str] = Counter()
         self._wide: dict[str, _Says] = {}
-        self._exact = 0
+        self.exact = 0
+        """Targets that the quick look did not do for."""
         for node in fleet.store.nodes.values():
             if node.scope.model is None:
                 self._wide_scope(node)
@@ -99,8 +100,8 @@ class _Look:
             denied = (own.folds or name.folds or wide.folds) and not (own.allow or name.allow or wide.allow)
             if denied or own.operator or name.operator or wide.operator:
                 state_word = "held"
-            word = health(node, now_ms).word if self._exact < EXACT_MAX else state.word
-            self._exact += 1
+            word = health(node, now_ms).word if self.exact < EXACT_MAX else state.word
+            self.exact += 1
         self.words[word] += 1
         self._keep((_BADNESS[word], state.last_ms, node.key, node, word))
         provider = node.scope.provider
@@ -167,7 +168,7 @@ class _Look:
 
 def fleet_samples(fleet: Fleet, now_ms: int) -> Iterator[Sample]:
     """Samples of a state at a log time."""
-    look = _Look(fleet, now_ms)
+    look = Look(fleet, now_ms)
     hour = now_ms // HOUR_MS
     yield Sample("sickbay_replicas", fleet.replicas(now_ms))
     on_fallback = sum(1 for route in fleet.store.routes.values() if route.warned and route.hour == hour)
@@ -186,7 +187,7 @@ def fleet_samples(fleet: Fleet, now_ms: int) -> Iterator[Sample]:
     yield from _capped("sickbay_mangled_outputs", look.damaged)
 
 
-def _hold_samples(look: _Look) -> Iterator[Sample]:
+def _hold_samples(look: Look) -> Iterator[Sample]:
     told = nlargest(TARGETS_MAX, look.denials)
     for denial in told:
         yield Sample("sickbay_hold_remaining_seconds", (denial.end_ms - look.now_ms) / 1000, denial.labels)
@@ -201,7 +202,7 @@ def _hold_samples(look: _Look) -> Iterator[Sample]:
         yield Sample("sickbay_hold_remaining_seconds", (end_ms - look.now_ms) / 1000, rest_labels)
 
 
-def _target_samples(look: _Look) -> Iterator[Sample]:
+def _target_samples(look: Look) -> Iterator[Sample]:
     words = look.words
     for word in WORDS:
         yield Sample("sickbay_targets", words[word], (word,))
@@ -214,7 +215,7 @@ def _target_samples(look: _Look) -> Iterator[Sample]:
             yield Sample("sickbay_target_health", count, (OTHER, OTHER, word))
 
 
-def _provider_samples(look: _Look) -> Iterator[Sample]:
+def _provider_samples(look: Look) -> Iterator[Sample]:
     """The providers with most that is held, then with most targets."""
     ranked = sorted(look.providers.items(), key=lambda one: (-one[1]["held"], -one[1].total(), one[0]))
     rest: Counter[str] = Counter()

@@ -17,8 +17,10 @@ from .services import build_sample
 from .table import OTHER
 
 if TYPE_CHECKING:
+    from ..bus.link import Link
     from ..reporter import Counts
     from ..sync import SyncSickbay
+    from ..view import View
 
 DENIALS: Final = (*REASONS.values(), "trial_taken", "ramp")
 LABELS: Final = (*KINDS, "answered", "refused", "probe")
@@ -48,11 +50,10 @@ class RouterSamples:
         """All of them."""
         sb = self._sb if isinstance(self._sb, Sickbay) else self._sb.sickbay
         yield build_sample()
-        link = sb.link
-        yield Sample("sickbay_nats_connected", int(link is not None and link.client is not None))
-        yield Sample("sickbay_nats_connects_total", 0 if link is None else link.connects)
+        yield from link_samples(sb.link)
         yield from self._gate_samples(sb)
-        yield from _mirror_samples(sb)
+        yield from mirror_samples(sb.mirror)
+        yield Sample("sickbay_overlay_scopes", len(sb.overlay.marked))
         yield from by_label("sickbay_trials_total", dict(sb.trials.counts), TRIAL_EVENTS, OTHER)
         fallbacks: Counter[str] = Counter()
         for (_, reason), count in sb.degradations.items():
@@ -72,15 +73,20 @@ class RouterSamples:
         yield Sample("sickbay_decision_failures_total", gate.counts["failed"])
 
 
-def _mirror_samples(sb: Sickbay) -> Iterator[Sample]:
-    mirror = sb.mirror
+def link_samples(link: Link | None) -> Iterator[Sample]:
+    """Whether there is a connection, and how often one came to stand."""
+    yield Sample("sickbay_nats_connected", int(link is not None and link.client is not None))
+    yield Sample("sickbay_nats_connects_total", 0 if link is None else link.connects)
+
+
+def mirror_samples(mirror: View) -> Iterator[Sample]:
+    """How fresh and how large a view is."""
     yield Sample("sickbay_mirror_age_seconds", max(0.0, mirror.age_s()))
     yield Sample("sickbay_mirror_stale", int(mirror.is_stale))
     yield Sample("sickbay_mirror_sequence", mirror.seq)
     yield Sample("sickbay_mirror_entries", len(mirror.entries))
     yield Sample("sickbay_mirror_loads_total", getattr(mirror, "resyncs", 0))  # a view in memory is never read anew
     yield from by_label("sickbay_mirror_events_total", dict(mirror.counts), MIRROR_EVENTS, OTHER)
-    yield Sample("sickbay_overlay_scopes", len(sb.overlay.marked))
 
 
 def _outbox_samples(counts: Counts) -> Iterator[Sample]:

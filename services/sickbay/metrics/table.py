@@ -28,10 +28,12 @@ class Metric(NamedTuple):
 
 
 BUILD: Final = Metric("sickbay_build_info", "gauge", "Always 1; which version runs here.", ("version", "fold"))
+CONNECTED: Final = Metric("sickbay_nats_connected", "gauge", "1 while this process has a connection to NATS.")
+CONNECTS: Final = Metric("sickbay_nats_connects_total", "counter", "How often a connection came to stand.")
 
 SERVICES: Final = (
     BUILD,
-    Metric("sickbay_nats_connected", "gauge", "1 while this process has a connection to NATS."),
+    CONNECTED,
     Metric("sickbay_projector_phase", "gauge", "1 for the phase the projector is in.", ("phase",)),
     Metric("sickbay_projector_writer", "gauge", "1 for the projector that writes the view."),
     Metric("sickbay_projector_differs", "gauge", "1 where a standby's state differs from the writer's."),
@@ -102,10 +104,21 @@ SERVICES: Final = (
     Metric("sickbay_history_restarts_total", "counter", "How often it was started again."),
 )
 
+MIRROR: Final = (
+    Metric("sickbay_mirror_age_seconds", "gauge", "Age of what the gate knows: time since a projector last wrote."),
+    Metric("sickbay_mirror_stale", "gauge", "1 while decisions say that they are stale."),
+    Metric("sickbay_mirror_sequence", "gauge", "Largest log sequence known."),
+    Metric("sickbay_mirror_entries", "gauge", "Scopes of which the view has an entry."),
+    Metric("sickbay_mirror_loads_total", "counter", "How often the whole view was read."),
+    Metric("sickbay_mirror_events_total", "counter", "What was unreadable, missed or lost in the view.", ("event",)),
+)
+
+API: Final = (BUILD, CONNECTED, CONNECTS, *MIRROR)
+
 ROUTER: Final = (
     BUILD,
-    Metric("sickbay_nats_connected", "gauge", "1 while this process has a connection to NATS."),
-    Metric("sickbay_nats_connects_total", "counter", "How often a connection came to stand."),
+    CONNECTED,
+    CONNECTS,
     Metric(
         "sickbay_decisions_total",
         "counter",
@@ -114,12 +127,7 @@ ROUTER: Final = (
     ),
     Metric("sickbay_shadow_decisions_total", "counter", "Decisions to let pass what a rule in shadow would have held."),
     Metric("sickbay_decision_failures_total", "counter", "Decisions that failed and let the call pass."),
-    Metric("sickbay_mirror_age_seconds", "gauge", "Age of what the gate knows: time since a projector last wrote."),
-    Metric("sickbay_mirror_stale", "gauge", "1 while decisions say that they are stale."),
-    Metric("sickbay_mirror_sequence", "gauge", "Largest log sequence known."),
-    Metric("sickbay_mirror_entries", "gauge", "Scopes of which the view has an entry."),
-    Metric("sickbay_mirror_loads_total", "counter", "How often the whole view was read."),
-    Metric("sickbay_mirror_events_total", "counter", "What was unreadable, missed or lost in the view.", ("event",)),
+    *MIRROR,
     Metric("sickbay_overlay_scopes", "gauge", "Scopes of which this replica knows something the fleet does not yet."),
     Metric("sickbay_trials_total", "counter", "Leases of trials, as this router met them.", ("event",)),
     Metric("sickbay_fallbacks_total", "counter", "Optional work that took its fallback.", ("reason",)),
