@@ -190,6 +190,8 @@ class Services:
         )
         if self.settings.traces:
             enable_folds(self.projector)
+        if alerts is not None and not self.is_beside:
+            await self._tell(link, self.projector, *alerts)
         self._fold = asyncio.create_task(self.projector.run(), name="sickbay-projector")
         if self.is_beside:
             return  # it answers no questions, probes nobody and keeps no history: the running services do
@@ -199,8 +201,6 @@ class Services:
             self._history = asyncio.create_task(self.historian.run(), name="sickbay-historian")
         if probes is not None:
             self._probe(link, self.projector, *probes)
-        if alerts is not None:
-            self._tell(link, self.projector, *alerts)
 
     def _probe(self, link: Link, projector: Projector, settings: Probes, probes: list[Probe]) -> None:
         """Probe from now on, while this is the process that writes."""
@@ -216,13 +216,14 @@ class Services:
         )
         self._tasks.add(asyncio.create_task(prober.run(), name="sickbay-prober"))
 
-    def _tell(self, link: Link, projector: Projector, settings: Alerts, ways: dict[str, Way]) -> None:
-        """Tell receivers of transitions from now on, while this is the process that writes."""
+    async def _tell(self, link: Link, projector: Projector, settings: Alerts, ways: dict[str, Way]) -> None:
+        """Tell receivers of all that is concluded from now on, while this is the process that writes."""
         from .alerts.relay import Alerting  # its HTTP client takes a moment to import, and many have no receivers
 
         self.alerting = alerting = Alerting(
             settings, ways, client=lambda: link.client, is_active=lambda: projector.is_writer
         )
+        await alerting.prepare(await link.wait_connected(CONNECT_TIMEOUT_S))
         self._tasks.add(asyncio.create_task(alerting.run(), name="sickbay-alerts"))
 
     def _on_connected(self, client: Client, fresh: bool) -> None:

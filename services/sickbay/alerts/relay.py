@@ -37,13 +37,13 @@ _log = logging.getLogger("sickbay.alerts")
 
 CONSUMER: Final = "sickbay-alerts-to-"
 """+ receiver's name: its durable consumer."""
-ACK_WAIT_S: Final = 60
-RENEW_S: Final = 20.0
+ACK_WAIT_S: Final = 15
+RENEW_S: Final = 5.0
 """How often what waits has its time renewed: well within `ACK_WAIT_S`."""
 IDLE_S: Final = 7 * 86_400
 """A consumer that nobody asked for so long is dropped: what a receiver missed in longer it is not told."""
 FETCH: Final = 500
-FETCH_S: Final = 2.0
+FETCH_S: Final = 1.0
 LOOK_S: Final = 0.5
 """How often is looked whether this process is the one that tells, and connected."""
 RETRY_S: Final = 1.0
@@ -119,8 +119,8 @@ class Relay:
                     said = True
             await asyncio.sleep(LOOK_S)
 
-    async def _follow(self, client: Client) -> None:
-        """Take transitions for as long as this process is the one that tells."""
+    async def prepare(self, client: Client) -> None:
+        """Make its consumer, or find it where it stood: from then on nothing is missed. Raises what NATS can."""
         name = CONSUMER + self.receiver.name
         config = {
             "durable_name": name,
@@ -135,6 +135,11 @@ class Relay:
         }
         body = {"stream_name": TRANSITIONS, "config": config}
         await JetStreamApi(client, timeout_s=REQUEST_S).request(f"CONSUMER.CREATE.{TRANSITIONS}.{name}", body)
+
+    async def _follow(self, client: Client) -> None:
+        """Take transitions for as long as this process is the one that tells."""
+        await self.prepare(client)
+        name = CONSUMER + self.receiver.name
         reading = await client.jetstream(timeout=REQUEST_S).pull_subscribe_bind(name, TRANSITIONS)
         renewed_s = time.monotonic()
         try:
@@ -232,6 +237,12 @@ class Alerting:
         self.relays = [
             Relay(settings, one, ways[one.name], client=client, is_active=is_active) for one in settings.receiver
         ]
+
+    async def prepare(self, client: Client) -> None:
+        """Before anything is told: what is concluded from now on is missed by no receiver. Never raises."""
+        for relay in self.relays:
+            with suppress(*_NATS_ERRORS):  # it is tried again, and then said
+                await relay.prepare(client)
 
     async def run(self) -> None:
         """Tell them until cancelled."""
