@@ -10,6 +10,8 @@ from litestar import Request
 from litestar.exceptions import HTTPException
 from msgspec import Meta
 
+from sickbay_events.names import NAME_BYTES_MAX
+
 from ..rpc import LIMIT_MAX
 from .problems import Problem, of_validation, refused
 
@@ -23,11 +25,13 @@ JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 
 
-def _name(says: str, example: str) -> Meta:
-    return Meta(max_length=1_024, description=says, examples=[example])
+def _name(says: str, example: str, chars_max: int = NAME_BYTES_MAX) -> Meta:
+    return Meta(max_length=chars_max, description=says, examples=[example])
 
 
-Provider = Annotated[str, _name("Provider as routers name it, with #alias if they do, or its URL", "openrouter.ai")]
+Provider = Annotated[
+    str, _name("Provider as routers name it, with #alias if they do, or its URL", "openrouter.ai", 1_024)
+]
 Model = Annotated[str, _name("Exact model id", "z-ai/glm-5.3")]
 Moment = Annotated[str, Meta(max_length=64, description="RFC 3339 time", examples=["2026-11-30T12:00:00Z"])]
 
