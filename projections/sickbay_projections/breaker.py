@@ -161,8 +161,11 @@ def _count(case: Case, state: ScopeState) -> None:
         faults.run_ms.append(case.now_ms)
         faults.run_by.append(case.replica)
     # Those too old for the run are in front; more than open are never needed.
-    stale = sum(1 for at_ms in faults.run_ms if case.now_ms >= at_ms + limits.run_ms)
-    first = max(stale, len(faults.run_ms) - limits.run_faults)
+    first = max(0, len(faults.run_ms) - limits.run_faults)
+    for at_ms in faults.run_ms[first:]:
+        if case.now_ms < at_ms + limits.run_ms:
+            break
+        first += 1
     if first:
         faults.run_ms, faults.run_by = faults.run_ms[first:], faults.run_by[first:]
     witnesses.note_like(faults.witnesses, case.replica, case.now_ms)
@@ -171,8 +174,15 @@ def _count(case: Case, state: ScopeState) -> None:
 
 def _weigh(case: Case, state: ScopeState, faults: Faults) -> None:
     """Open if a threshold is reached and it is not one replica's word against others (SPEC 4, Two witnesses)."""
-    found, seen = evidence(state, case.now_ms, case.limits), faults.witnesses
+    limits, seen = case.limits, faults.witnesses
     confirms = witnesses.is_second(seen, case.replica)
+    is_run, attempts = (
+        len(faults.run_ms) >= limits.run_faults,
+        window.total(state.window, case.now_ms // limits.bucket_ms),
+    )
+    if not confirms and not is_run and attempts < limits.share_attempts:
+        return  # no threshold can be reached: most faults end here
+    found = evidence(state, case.now_ms, limits)
     words = _words(case, state, found, faults)
     if not words and not confirms:
         return
@@ -254,7 +264,8 @@ def _warn(case: Case, suspect: str | None, numbers: dict[str, int]) -> None:
 
 def _note(by: dict[str, list[int]], replica: str, bucket: int) -> None:
     """Count one of this replica, and drop those who have none in the window any more."""
-    for name in [name for name, counts in by.items() if not window.total(counts, bucket)]:
+    # Who has counts in the current bucket has them in the window.
+    for name in [name for name, counts in by.items() if counts[0] != bucket and not window.total(counts, bucket)]:
         del by[name]
     name = replica if replica in by or len(by) < REPLICAS_MAX else SEVERAL
     by[name] = window.add(by.get(name), bucket)

@@ -26,8 +26,12 @@ def fold(case: Case) -> None:
         if bad is not None and not witnesses.is_empty(bad.witnesses):
             witnesses.age(bad.witnesses, case.now_ms, case.limits)
     # The model's own output says nothing of its host.
-    is_hosts = host is not None and _on_hold(case, host, "unchecked" if says == "bad" else says)
-    if _on_hold(case, node, says):
+    is_hosts = (
+        host is not None
+        and host.state.holds is not None
+        and _on_hold(case, host, "unchecked" if says == "bad" else says)
+    )
+    if node.state.holds is not None and _on_hold(case, node, says):
         return
     if says == "clean":
         _clean(case)
@@ -116,13 +120,16 @@ def _bad(case: Case, says: Says) -> None:
     if says == "damage":
         if host is not None and not holds.is_after(case, RULE, host.state):
             return
-        seen = samples.note_bad(case, says).witnesses
+        noted, of = samples.note_bad(case, says), case.state.attributed
         if host is not None and _host_begins(case, host):
             return
-        found = samples.encoding(case.state, case.now_ms, limits)
     else:
-        seen = samples.note_bad(case, says).witnesses
-        found = samples.plain(case.state, case.now_ms, limits)
+        noted, of = samples.note_bad(case, says), case.state.checked
+    seen = noted.witnesses
+    if not witnesses.is_second(seen, case.replica) and not samples.are_enough(of, case.now_ms, limits):
+        return  # no threshold can be reached: most bad samples end here
+    evidence_of = samples.encoding if says == "damage" else samples.plain
+    found = evidence_of(case.state, case.now_ms, limits)
     numbers = {"bad": found.bad, "checkable": found.of, "replicas": len(found.by)}
     _weigh(case, node, seen, found, numbers, is_enough=found.is_enough(limits), is_encoding=says == "damage")
 

@@ -52,7 +52,7 @@ from .evidence import as_outcome, is_repeat, judged
 from .health import Health
 from .limits import HOUR_MS, SAMPLE_BUCKETS, STEP_BACK_MS
 from .once import is_first
-from .state import NEVER, Node, Recorded, Replica, ScopeState, hash_of
+from .state import NEVER, Node, Recorded, Replica, hash_of
 from .store import Store
 from .table import GROUPS, REPEATABLE, TABLE
 
@@ -60,6 +60,8 @@ ROUTES_MAX: Final = 131_072
 """Subjects whose replica and target are kept at hand."""
 SKIPPED_MAX: Final = 32
 """Distinct reasons under which passed messages are counted."""
+_TRIED: Final = ("success", "fault")
+"""Groups that are attempts to the breaker."""
 _SUCCESS: Final = (GROUPS["ok"], TABLE[GROUPS["ok"]])
 
 
@@ -279,12 +281,12 @@ class Fleet:
         case.kind = judged(event, node.limits, overlay=self.overlay)
         case.group = group = GROUPS[case.kind]
         case.row = TABLE[group]
-        scopes = (node, host, credential_of)
-        if host.state.cleared_seq or credential_of.state.cleared_seq:
+        scopes, at_host, at_wide = (node, host, credential_of), host.state, credential_of.state
+        if at_host.cleared_seq or at_wide.cleared_seq:
             for scope in scopes:
                 overrides.catch_up(case, scope)
-        for scope in scopes:
-            if scope.state.holds is not None:
+        if state.holds is not None or at_host.holds is not None or at_wide.holds is not None:
+            for scope in scopes:
                 holds.expire(case, scope)
         if group != "success":
             state.bad_kind, state.bad_status, state.bad_ms = event.kind, http_status(event.status), case.now_ms
@@ -297,7 +299,7 @@ class Fleet:
             self._count(case, node, host, credential_of)
         if group != "success" or event.signature is not None:
             notices.fold(case)
-        if group != "neutral":
+        if group != "neutral" and (state.holds is not None or at_host.holds is not None or at_wide.holds is not None):
             for scope in scopes:
                 if scope.state.holds is not None:
                     holds.note_evidence(case, scope)
@@ -308,28 +310,28 @@ class Fleet:
     def _count(self, case: Case, node: Node, host: Node, wide: Node) -> None:
         """Fold by fold, but for those that have nothing to do with such an outcome where nothing is remembered."""
         state, row, group = node.state, case.row, case.group
-        is_held = state.holds is not None or host.state.holds is not None or wide.state.holds is not None
-        if is_held or group == "rejection" or state.strikes is not None:
+        standing: set[str] | tuple[str, ...] = ()
+        if state.holds is not None or host.state.holds is not None or wide.state.holds is not None:
+            standing = {rule for scope in (node, host, wide) for rule in scope.state.holds or ()}
+        if group == "rejection" or state.strikes is not None or "quarantine" in standing:
             rejections.fold(case)
         if (
-            is_held
-            or group == "throttle"
+            group == "throttle"
+            or "throttle" in standing
             or (row.throttle == "ends" and not (throttles.is_settled(state) and throttles.is_settled(wide.state)))
         ):
             throttles.fold(case)
-            is_held = is_held or state.holds is not None or wide.state.holds is not None
-        if is_held or group == "fault" or group == "success" or state.faults is not None:
+        if group in _TRIED or state.faults is not None or "breaker" in standing:
             breaker.fold(case)
-            is_held = is_held or host.state.holds is not None
         if (
-            is_held
-            or row.sample != "none"
+            row.sample != "none"
             or state.bad is not None
             or state.damage is not None
             or host.state.damage is not None
+            or "degraded" in standing
         ):
             degraded.fold(case)
-        if is_held or group == "auth" or state.refusals is not None or wide.state.refusals is not None:
+        if group == "auth" or state.refusals is not None or wide.state.refusals is not None or "credential" in standing:
             credential.fold(case)
 
     def _take_back(self, node: Node, replica: Replica, event: CallOutcome) -> None:

@@ -31,6 +31,7 @@ WORDS: Final = (
     "idle",
     "unknown",
 )
+_RANKS: Final = {word: rank for rank, word in enumerate(WORDS)}
 _HOLD_WORDS: Final = {
     "quarantine": "quarantined",
     "throttle": "throttled",
@@ -189,7 +190,7 @@ def _by_age(state: ScopeState, at_ms: int, idle_ms: int, day_ms: int, calm_ms: i
 
 
 def _may_be_held(*states: ScopeState) -> bool:
-    return any([state.holds is not None or state.operator is not None for state in states])
+    return any([state.holds is not None or state.operator is not None for state in states])  # noqa: C419 - cheaper
 
 
 def _held(node: Node, state: ScopeState, at_ms: int) -> Found | None:
@@ -206,7 +207,7 @@ def _held(node: Node, state: ScopeState, at_ms: int) -> Found | None:
         for hold in (mine.holds or {}).values():
             if _stands(scope, hold, at_ms):
                 word = _HOLD_WORDS[hold.rule]
-                if found is None or WORDS.index(word) < WORDS.index(found.word):
+                if found is None or _RANKS[word] < _RANKS[found.word]:
                     found = Found(word, hold.rule, hold.began_ms)
     return found
 
@@ -224,7 +225,7 @@ def _faults_until_ms(node: Node, state: ScopeState, at_ms: int) -> int:
     bucket = at_ms // limits.bucket_ms
     newest = max([window.newest(counts, bucket) for counts in state.faults.by.values()], default=window.NONE)
     if newest == window.NONE:
-        if not any([at_ms < fault_ms + limits.run_ms for fault_ms in state.faults.run_ms]):
+        if not any([at_ms < fault_ms + limits.run_ms for fault_ms in state.faults.run_ms]):  # noqa: C419
             return 0
         newest = bucket
     return (newest + BUCKETS) * limits.bucket_ms

@@ -19,11 +19,14 @@ def over_ms(hold: Hold, limits: Limits) -> int:
 
 def is_leased(case: Case, rule: str, began_seq: int) -> bool:
     """Whether the call ran under a trial lease of this hold."""
-    return any(lease.rule == rule and lease.began_seq == began_seq for lease in case.event.trial or ())
+    trial = case.event.trial
+    return trial is not None and any(lease.rule == rule and lease.began_seq == began_seq for lease in trial)
 
 
 def is_after(case: Case, rule: str, state: ScopeState) -> bool:
     """The rule After: whether the call began knowing the newest hold of this rule, or the newest clear."""
+    if state.holds is None and state.past is None and not state.cleared_seq:
+        return True
     hold: Hold | Past | None = (state.holds or {}).get(rule) or (state.past or {}).get(rule)
     began_seq, end_ms = (hold.began_seq, hold.end_ms) if hold else (0, 0)
     if state.cleared_seq > began_seq:
@@ -81,13 +84,20 @@ def lift(case: Case, node: Node, hold: Hold, by: str = "success") -> None:
 
 def expire(case: Case, node: Node) -> None:
     """Holds that are over by time alone become names."""
-    state = node.state
-    for hold in list((state.holds or {}).values()):
+    state, standing, now_ms = node.state, node.state.holds, case.now_ms
+    if standing is None:
+        return
+    for hold in standing.values():
+        if now_ms >= hold.end_ms:
+            break
+    else:
+        return  # none has even ended
+    for hold in list(standing.values()):
         at_ms = over_ms(hold, node.limits)
-        if case.now_ms >= at_ms:
+        if now_ms >= at_ms:
             _retire(state, hold, at_ms)
             case.store.touch(node)
-            if case.now_ms < hold.shown_over_ms:
+            if now_ms < hold.shown_over_ms:
                 state.released_by = "evidence_gone"
                 case.changed(node)
 

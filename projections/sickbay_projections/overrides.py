@@ -29,8 +29,10 @@ def fold(case: Case, node: Node, event: Override) -> None:
 
 def is_behind(node: Node) -> bool:
     """Whether a clear of a wider scope made void what stands here, and the scope has not taken note of it yet."""
-    cleared_seq = node.state.cleared_seq
-    return any(wider is not None and wider.state.cleared_seq > cleared_seq for wider in (node.host, node.credential))
+    cleared_seq, host, credential = node.state.cleared_seq, node.host, node.credential
+    if host is not None and host.state.cleared_seq > cleared_seq:
+        return True
+    return credential is not None and credential.state.cleared_seq > cleared_seq
 
 
 def catch_up(case: Case, node: Node) -> None:

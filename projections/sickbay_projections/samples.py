@@ -143,12 +143,22 @@ def note_bad(case: Case, says: Says) -> Bad:
         state.checked = buckets.add(state.checked, bucket, SAMPLE_BUCKETS)
         found = state.bad = state.bad or Bad()
     by = found.by
-    for name in [name for name, counts in by.items() if not buckets.total(counts, bucket, SAMPLE_BUCKETS)]:
+    # Who has counts in the current bucket has them in the window.
+    for name in [
+        name
+        for name, counts in by.items()
+        if counts[-2] != bucket and not buckets.total(counts, bucket, SAMPLE_BUCKETS)
+    ]:
         del by[name]
     name = case.replica if case.replica in by or len(by) < REPLICAS_MAX else SEVERAL
     by[name] = buckets.add(by.get(name), bucket, SAMPLE_BUCKETS)
     witnesses.note_like(found.witnesses, case.replica, case.now_ms)
     return found
+
+
+def are_enough(of: list[int] | None, now_ms: int, limits: Limits) -> bool:
+    """Whether there are as many samples as a hold needs, whatever they say."""
+    return buckets.total(of, now_ms // limits.sample_ms, SAMPLE_BUCKETS) >= limits.checkable
 
 
 def spend(case: Case, scope: Node) -> None:

@@ -74,8 +74,10 @@ def closed(case: Case) -> None:
 def failed(case: Case) -> None:
     """A fault as the one trial for all begins the next wide hold."""
     for wide in (case.node.host, case.node.credential):
+        if wide is None or wide.state.holds is None:
+            continue
         hold = circuit.hold_of(wide)
-        if wide is None or hold is None or not circuit.is_trial(case, hold):
+        if hold is None or not circuit.is_trial(case, hold):
             continue
         if holds.is_after(case, RULE, wide.state):
             circuit.begin(case, wide, 1, {"faults": 1})

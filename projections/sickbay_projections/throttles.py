@@ -25,7 +25,7 @@ def fold(case: Case) -> None:
             continue
         if case.row.throttle == "ends":
             _answered(case, node)
-        elif case.group != "neutral":
+        elif case.group != "neutral" and node.state.holds is not None:
             _tried(case, node)
     if case.row.throttle == "holds":
         _throttled(case, scopes.spoken_of(case))
@@ -129,18 +129,27 @@ def _count(case: Case, node: Node) -> Throttling:
         slot.at_ms.append(case.now_ms)
         slot.by.append(case.replica)
         kept = max(limits.throttle_answers, limits.throttle_answers_small)
-        slot.at_ms, slot.by = slot.at_ms[-kept:], slot.by[-kept:]
+        if len(slot.at_ms) > kept:
+            slot.at_ms, slot.by = slot.at_ms[-kept:], slot.by[-kept:]
     witnesses.note_like(slot.quota if case.kind == "quota" else slot.rate, case.replica, case.now_ms)
     return slot
 
 
 def _age(state: ScopeState, slot: Throttling, now_ms: int, limits: Limits) -> None:
     """Drop what is too old to count, and the slot with the last of it."""
-    late = sum(1 for at_ms in slot.at_ms if now_ms >= at_ms + limits.throttle_window_ms)
-    slot.at_ms, slot.by = slot.at_ms[late:], slot.by[late:]
-    for seen in (slot.rate, slot.quota):
-        witnesses.age(seen, now_ms, limits)
-    if not slot.at_ms and witnesses.is_empty(slot.rate) and witnesses.is_empty(slot.quota):
+    late = 0
+    for at_ms in slot.at_ms:  # the oldest in front
+        if now_ms < at_ms + limits.throttle_window_ms:
+            break
+        late += 1
+    if late:
+        slot.at_ms, slot.by = slot.at_ms[late:], slot.by[late:]
+    rate, quota = slot.rate, slot.quota
+    if not witnesses.is_empty(rate):
+        witnesses.age(rate, now_ms, limits)
+    if not witnesses.is_empty(quota):
+        witnesses.age(quota, now_ms, limits)
+    if not slot.at_ms and witnesses.is_empty(rate) and witnesses.is_empty(quota):
         state.throttling = None
 
 
@@ -148,11 +157,15 @@ def _is_everyones(case: Case, node: Node, slot: Throttling, seen: Witnesses) -> 
     """Whether the evidence holds the whole fleet; if it holds its one replica only, tells that."""
     second, names = witnesses.is_second(seen, case.replica), {case.replica}
     if case.kind != "quota":
+        limits, count = node.limits, len(slot.at_ms)
+        if not second and count < max(limits.throttle_answers, limits.throttle_answers_small):
+            # Replicas are counted only where it depends on them.
+            if count < min(limits.throttle_answers, limits.throttle_answers_small):
+                return False
+            small = case.store.heard(case.now_ms) < case.limits.ramp_replicas
+            if count < (limits.throttle_answers_small if small else limits.throttle_answers):
+                return False
         names = set(slot.by)
-        small = case.store.heard(case.now_ms) < case.limits.ramp_replicas
-        needed = node.limits.throttle_answers_small if small else node.limits.throttle_answers
-        if len(slot.at_ms) < needed and not second:
-            return False
         # An answer in the window says that some calls pass, whoever confirms the limit.
         if scopes.has_good(case, node, node.limits.throttle_window_ms):
             return False

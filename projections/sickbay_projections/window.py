@@ -33,7 +33,8 @@ def add(counts: list[int] | None, bucket: int) -> list[int]:
     """Count one more in the current bucket; the window, made if there is none."""
     if counts is None:
         counts = new(bucket)
-    turn(counts, bucket)
+    if counts[0] != bucket:
+        turn(counts, bucket)
     counts[1] += 1
     return counts
 

@@ -59,8 +59,8 @@ def note_alone(witnesses: Witnesses, replica: str, now_ms: int, hold_ms: int) ->
 
 def age(witnesses: Witnesses, now_ms: int, limits: Limits) -> None:
     """Drop what was seen too long ago to confirm anything. Call before anything else."""
-    likes = witnesses.likes
-    for name in [name for name, at_ms in likes.items() if now_ms >= at_ms + limits.good_answer_ms]:
+    likes, since_ms = witnesses.likes, now_ms - limits.good_answer_ms
+    for name in [name for name, at_ms in likes.items() if at_ms <= since_ms]:
         del likes[name]
     if witnesses.alone is not None and now_ms >= witnesses.alone_ms + limits.good_answer_ms:
         _forget_alone(witnesses)
