@@ -95,12 +95,32 @@ def test_a_replacement_character_is_damage_unless_the_text_is_about_it() -> None
     assert judge("The replacement character appears in caf\ufffd when bytes are lost.").signature == "replacement_char"
 
 
+def test_bytes_lost_on_the_way_are_damage_in_whatever_shape_they_come() -> None:
+    """U+FFFD read as GBK, and code points that no character has: nobody writes them, but in a text about them."""
+    assert judge("锟斤拷锟斤拷，您好").signature == "replacement_char"
+    assert judge("￤￶￼").signature == "replacement_char"
+    assert judge("UTF-8 里的 U+FFFD 按 GBK 显示成锟斤拷，这就是乱码。").kind == "ok"
+    assert judge("半角｡ and ￡5 ￥6").kind == "ok"
+
+
+def test_double_encoding_is_no_damage_where_it_is_the_subject() -> None:
+    """A text about encodings shows wrong and right side by side, or the wrong one alone; damage eats into words."""
+    assert judge("Ã© is what é looks like when UTF-8 is read as Latin-1.").kind == "ok"
+    assert judge('Wrong: "cafÃ©". Right: "café". The charset was missing.').kind == "ok"
+    assert judge("The encoding â€™ stands for a quote.").kind == "ok"
+    assert judge("The encoding of the cafÃ© page is broken.").signature == "double_encoded"
+    assert judge("Il cafÃ© â€™ e").signature == "double_encoded"
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "Sure!<|im_end|>", "<|im_start|>assistant\nHello", "Hello<|eot_id|>", "[INST] Hi [/INST] Hello", "Done.</s>", "apple<eos>",
         "<start_of_turn>model\nHi<end_of_turn>", "<|start_header_id|>assistant<|end_header_id|>\n\nHi", "Hi<｜end▁of▁sentence｜>",
         "Hello <|im_end|>\n<|im_start|>user\nAnd you?", "<|channel|>final<|message|>Hi", "ok<|endoftext|>Human: next",
+        "A photo.<|im_assistant|>", "I will look.<channel|>", "<|START_RESPONSE|>Hi<|END_RESPONSE|>", "A cat.<end_of_utterance>",
+        "Office:<unused6226><unused6226> a desk", "analysisThe user greets. Answer kindly.assistantfinalHello!",
+        "HelloĠworld,ĠhowĠareĠyou", "▁Hello▁world,▁how▁are▁you",
     ],
 )  # fmt: skip
 def test_a_leaked_mark_of_the_chat_template_is_the_models(text: str) -> None:
@@ -112,6 +132,11 @@ def test_a_leaked_mark_of_the_chat_template_is_the_models(text: str) -> None:
     "text",
     [
         "ChatML wraps turns in `<|im_start|>` and `<|im_end|>`.",
+        "In F# write list |> List.map f, in Elm f <| x; R has x |> f() and Elixir value |> String.trim().",
+        "Kif titqiegħed? Ġimgħa t-tajba, Ġorġ! Iċ-Ċittadella hija sabiħa, Ġanni.",
+        "Load: ▁▂▃▄▅▆▇█ and ▁▁▂▃▁",
+        "The analysis assistant finally answered; assistantfinalists are not a word.",
+        "`Ġ` stands for a blank in byte-level tokenizers: `HelloĠworldĠ`.",
         "The template is:\n```\n<|im_start|>user\n{prompt}<|im_end|>\n```\nUse it as is.",
         'Llama uses "[INST]" and "[/INST]" around instructions.',
         "The <|endoftext|> token separates documents in the training data of GPT models.",

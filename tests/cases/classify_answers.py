@@ -173,4 +173,9 @@ CASES = [
     Case("a page", b"<!doctype html><html><title>Sign in</title></html>", "wrong_endpoint", True, "html", content_type="text/html"),
     Case("JSON cut off", b'{"choices":[{"message":{"content":"Once upon a ti', "truncated", True, "cut_json"),
     Case("an error cut off", b'{"error":{"message":"The model `m` does not exist or you do not', "model_unavailable"),
+    # An error that says nothing, after the answer had begun, is the server's; before, nobody can tell.
+    Case("an unknown error after a beginning", sse(delta("Lis"), {"error": {"message": "Channel closed"}}, done=False), "server_error", content_type=STREAM),
+    Case("an unknown error at once", sse({"error": {"message": "Channel closed"}}, done=False), "unknown", content_type=STREAM),
+    Case("a line of error after a beginning", b'{"message":{"role":"assistant","content":"Lis"},"done":false}\n{"error":"went away"}\n', "server_error", provider="ollama", content_type=NDJSON),
+    Case("a caller's error after a beginning stays his", sse(delta("Lis"), {"error": {"message": "prompt is too long"}}, done=False), "context_length", content_type=STREAM),
 ]  # fmt: skip

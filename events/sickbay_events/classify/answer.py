@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
+
 from ..kinds import KINDS, Kind
 from ..verdict import Verdict
 from .envelope import Body, Envelope, from_doc, read_envelope, read_json
@@ -87,7 +89,8 @@ def judge_answer(status: int, headers: Mapping[str, str], body: Body, question: 
         answer.events += 1
         error = answer.absorb(document)
         if error is not None:
-            return _error(status, headers, error, question)
+            begun = answer.events > 1 and bool(answer.text or answer.reasoning or answer.tools)
+            return _error(status, headers, error, question, begun=begun)
     if is_stream and (early := _unfinished(answer, body)) is not None:
         return early
     if not answer.known or (answer.opaque and not answer.text.strip()):
@@ -201,11 +204,16 @@ def _broken(status: int, headers: Mapping[str, str], body: Body, question: Quest
     )
 
 
-def _error(status: int, headers: Mapping[str, str], error: Json, question: Question) -> Verdict:
-    """An error object inside a 2xx is judged as if it had come with its own status."""
+def _error(status: int, headers: Mapping[str, str], error: Json, question: Question, *, begun: bool = False) -> Verdict:
+    """An error object inside a 2xx is judged as if it had come with its own status. One that says nothing, after
+    the answer had begun, is the server's: a request that is at fault is told so before.
+    """
     found: Envelope = from_doc(status, headers, error)
     found = found._replace(status=found.body_status or status, shape="inside")
-    return match(found, question.requested_model, question.family)
+    verdict = match(found, question.requested_model, question.family)
+    if begun and verdict.kind == "unknown" and verdict.signature is None:
+        return msgspec.structs.replace(verdict, kind="server_error", scope="model")
+    return verdict
 
 
 def _says(kind: Kind, *, checkable: bool = True, signature: str | None = None, low: bool = False) -> Verdict:

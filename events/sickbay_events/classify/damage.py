@@ -33,13 +33,17 @@ def double_encoded(text: str) -> int:
     """
     if text.isascii():
         return 0
+    about: bool | None = None
     runs = looked_at = at = 0
     while runs < 2 and looked_at < CANDIDATES_MAX and (start := _LEAD.search(text, at)):
         looked_at += 1
         found = _RUN.match(text, start.start())
         at = found.end() if found else start.start() + 1
         if found and _is_encoded_twice(found[0], text[found.start() - 1 : found.start()], text[at : at + 1]):
-            runs += 1
+            if about is None:
+                near = text[max(found.start() - ABOUT_CHARS, 0) : at + ABOUT_CHARS]
+                about = _ABOUT_ENCODINGS.search(near) is not None
+            runs += not (about and _is_subject(text, found))
     return runs
 
 
@@ -64,6 +68,24 @@ def _is_encoded_twice(run: str, before: str, after: str) -> bool:
             return True
     # Other scripts (CJK, Hindi, Thai) come in rows; one letter with two closing marks is correct French.
     return len(groups) >= 3 and all(_is_plausible(character) for character in decoded)
+
+
+ABOUT_CHARS: Final = 600
+"""So near to the first damaged place must a text say that it is about encodings."""
+_ABOUT_ENCODINGS: Final = re.compile(
+    r"mojibake|utf-?8|latin-?1|windows-125\d|cp-?125\d|iso-8859|charset|character set|encoding|kodierung|zeichensatz|"
+    r"codifica[cç]|encodage|乱码|编码|文字化け|кодировк",
+    re.I,
+)
+
+
+def _is_subject(text: str, run: re.Match[str]) -> bool:
+    """Whether a text about encodings shows this run: it stands alone, or the right characters are there as well.
+    Damage eats into words.
+    """
+    alone = not text[run.start() - 1 : run.start()].isalnum() and not text[run.end() : run.end() + 1].isalnum()
+    decoded = _decode(run[0])
+    return alone or (decoded is not None and decoded in text)
 
 
 _OPENING: Final = frozenset("\"'(\u00ab\u2018\u201c\u201e\u201a\u2039[")
@@ -103,11 +125,23 @@ _ABOUT_REPLACEMENT: Final = re.compile(
 )
 
 
+_LOST: Final = ("\ufffd", "锟斤拷", *map(chr, range(0xFFF0, 0xFFF9)), "\ufffe", "\uffff")
+"""U+FFFD, the same read as GBK, and code points that no character will ever have: bytes widened the wrong way."""
+_ABOUT_GBK: Final = re.compile(r"乱码|亂碼|编码|編碼|gbk|gb2312|gb18030|utf-?8|mojibake|encoding", re.I)
+
+
+def has_replaced(text: str) -> bool:
+    """Whether anything in the text can only stand for lost bytes."""
+    return any(mark in text for mark in _LOST)
+
+
 def replacement_char(text: str) -> bool:
-    """Whether U+FFFD stands in the text as damage, not as the subject of the text."""
-    at = text.find("\ufffd")
-    if at < 0:
+    """Whether U+FFFD, or what can only stand for lost bytes, is in the text as damage and not as its subject."""
+    if not has_replaced(text):
         return False
+    if "\ufffd" not in text:
+        about_gbk = "锟斤拷" in text and _ABOUT_GBK.search(text) is not None
+        return not about_gbk and _ABOUT_REPLACEMENT.search(text) is None
     if not _ABOUT_REPLACEMENT.search(text):
         return True
     for found in re.finditer("\ufffd+", text):
@@ -119,19 +153,17 @@ def replacement_char(text: str) -> bool:
 
 _MARK: Final = re.compile(
     # One character class in front, so that the search runs over clean text at full speed.
-    r"[<\[\]](?:(?<=<)(?:\|(?:im_start|im_end|im_sep|endoftext|eot_id|eom_id|eos|bos|end|begin_of_text|end_of_text|"
-    r"start_header_id|end_header_id|assistant|user|system|tool|observation|channel|message|return|call|start|constrain|"
-    r"python_tag|fim_\w{2,8}|end_of_turn|tool_call_begin|tool_call_end|tool_calls_section_begin|tool_calls_section_end|"
-    r"tool_call_argument_begin|end_of_role|start_of_role|endofprompt|END_OF_TURN_TOKEN|START_OF_TURN_TOKEN|"
-    r"CHATBOT_TOKEN|USER_TOKEN)\|>|｜[^｜\n]{2,40}｜>|</?SYS>>|(?:start|end)_of_turn>|"
+    # A word between `<|` and `|>`, or with one of the two, is a mark in every tokenizer and nothing elsewhere.
+    r"[<\[\]](?:(?<=<)(?:\|[a-zA-Z]\w{1,40}(?:\|>|>)|(?:channel|turn|message|think|tool_call|tool_response|tool)\|>|"
+    r"｜[^｜\n]{2,40}｜>|</?SYS>>|(?:start|end)_of_(?:turn|utterance|text|message|image)>|"
     r"(?:/?s|eos|bos|pad|unk)>(?=\s*\Z)|"
-    r"(?<=\A<)(?:s|bos)>|\|?sop\|?>|unused\d{1,3}>|0x[0-9A-F]{2}>)"
+    r"(?<=\A<)(?:s|bos)>|\|?sop\|?>|unused\d{1,5}>|0x[0-9A-F]{2}>)"
     r"|(?<=\[)(?:/?INST\]|gMASK\]|TOOL_CALLS\])|(?<=\])<\]minimax\[>\[)"
 )
 MARK_CHARS: Final = 4096
 """Marks are looked for in this much of the beginning and of the end, where they leak."""
 _MARK_BEGINNINGS: Final = ("<|", "<｜", "INST]", "SYS>>", "_of_turn>", "</s>", "<s>", "<eos>", "<bos>", "<pad>",
-                           "<unk>", "gMASK", "[TOOL_CALLS]", "<unused", "<0x", "<sop>", "]<]minimax")  # fmt: skip
+                           "<unk>", "gMASK", "[TOOL_CALLS]", "<unused", "<0x", "<sop>", "]<]minimax", "|>", "<end_of_", "<start_of_")  # fmt: skip
 """Every mark holds one of these: a quick look that spares clean text the pattern."""
 _CODE_SPAN: Final = re.compile(r"```[^`]{0,20000}```|`[^`\n]{1,400}`|~~~[^~]{0,20000}~~~")
 _ABOUT_MARKS: Final = re.compile(
@@ -142,8 +174,32 @@ _ABOUT_MARKS: Final = re.compile(
 _QUOTES: Final = frozenset("\"'`\u00ab\u201c\u201d\u2018\u2019\u201e\u300c")
 
 
+_PIECE: Final = re.compile(r"(?<=[a-z,.;:!?])[\u0120\u010a](?=\w)|(?:\A|(?<=[\w,.;:!?]))\u2581(?=[^\W_])")
+_HARMONY: Final = re.compile(
+    r"(?<=[\w.!?)\"'\u2019\u201d])assistant(?:final|analysis|commentary(?: to=\w)?)(?=[^a-z]|[a-z]{0,40}\Z)"
+)
+_HARMONY_STARTS: Final = ("analysis", "commentary", "final")
+
+
+def _pieces(text: str) -> str | None:
+    """What a tokenizer writes for a blank (`\u0120`, `\u2581`), left between words; or the headers of a reply's channels
+    that lost their marks (`analysisThe user asks ...assistantfinalHello`).
+    """
+    if "assistant" in text and text.startswith(_HARMONY_STARTS) and (found := _HARMONY.search(text)):
+        return found[0]
+    if text.isascii() or ("\u0120" not in text and "\u2581" not in text):
+        return None
+    plain = _CODE_SPAN.sub(" ", text[: 2 * MARK_CHARS])
+    marks = _PIECE.findall(plain)
+    return marks[0] if len(marks) >= 2 and plain.count(" ") <= 3 * len(marks) else None
+
+
 def control_token(text: str) -> str | None:
-    """The first mark of a chat template that leaked into the text, or None if the text only speaks of such marks."""
+    """The first mark of a chat template or of a tokenizer that leaked into the text, or None if the text only speaks
+    of such marks.
+    """
+    if (pieces := _pieces(text)) is not None:
+        return pieces
     if not any(beginning in text for beginning in _MARK_BEGINNINGS):
         return None
     if len(text) > 2 * MARK_CHARS:

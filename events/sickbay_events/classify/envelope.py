@@ -35,7 +35,7 @@ _TEXT_KEYS: Final = (
 _CHILD_KEYS: Final = (
     "error", "errors", "detail", "details", "message", "fault", "base_resp", "response", "metadata", "data", "body",
     "cause", "output", "innererror", "inner_error", "violations", "error_model", "upstream_error", "exception",
-    "routing_funnel",
+    "routing_funnel", "status",
 )  # fmt: skip
 _SPOKEN_KEYS: Final = frozenset(("error", "errors", "fault", "upstream_error", "exception"))
 """Fields that hold an object, or the whole message as a string."""
@@ -333,8 +333,9 @@ class _Found:
             self.walk(inner, depth + 1)
             self.codes += [code for code in own_codes if code not in self.codes]
             self.status = own_status or self.status
-            value = value[: value.find("{")]
-        if value:
+            # What stands around it is the relay's: how long to wait, and the name that we asked for.
+            value = value[: value.find("{")] + " " + value[value.rfind("}") + 1 :]
+        if value and not value.isspace():
             self.texts.append(value[:FIELD_CHARS])
 
 

@@ -19,8 +19,9 @@ _RELAYS: Final = frozenset(("openrouter", "vercel_gateway", "kilo", "opencode_ze
 """Relays that call upstreams with accounts of their own."""
 _STRANGER_STATUSES: Final = frozenset((401, 403, 404))
 _PROXY_STATUSES: Final = frozenset((407, 511))
-"""The network's own statuses: a proxy or a captive portal wants a login. A page that wants to see a browser (the
-header `cf-mitigated`) is of their kind."""
+"""The network's own statuses: a proxy or a captive portal wants a login."""
+_CHALLENGES: Final = ("cf-mitigated", "x-vercel-mitigated", "x-amzn-waf-action")
+"""Headers by which a front server says that its page wants to see a browser: of the same kind."""
 _ABOUT_MODEL: Final = frozenset(("model_unavailable", "permission_model"))
 CODE_CHARS_MAX: Final = 64
 _MACHINE_CODE: Final = re.compile(
@@ -49,7 +50,9 @@ _WEAK: Final = _by_code(rules.WEAK_CODES)
 
 def match(envelope: Envelope, requested_model: str, family: str) -> Verdict:
     """The verdict on an error answer."""
-    if envelope.status in _PROXY_STATUSES or envelope.headers.get("cf-mitigated") == "challenge":
+    if envelope.status in _PROXY_STATUSES or any(
+        envelope.headers.get(name) in ("challenge", "captcha") for name in _CHALLENGES
+    ):
         return Verdict(kind="unknown", scope="none", signature="foreign_shape", confidence="low")
     row, origin = _find(envelope._replace(text=models.without_name(envelope.text, requested_model)), family)
     if row is None:

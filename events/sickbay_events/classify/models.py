@@ -31,11 +31,12 @@ _GONE: Final = (
     r"because)\b)|"
     r"(?:is |are )?not (?:supported|served|available) by (?:any|provider)|isn't available|"
     r"isn't supported(?! (?:for|in|on|with))|"
+    r"not in (?:the|this|our) (?:list|set) of (?:\w{1,12} )?models|"
     r"unavailable on this)"
 )
 _FORWARD: Final = re.compile(
     # "the model `x` does not exist", "model 'x' not found", "deployment x was not found": read from the noun on.
-    r"(?:models?|deployment|engine|inference profile|lora)(?: id| ids| name| named| code| version| identifier| alias)?"
+    r"(?:models?|deployment|engine|inference profile|lora)(?: adapter)?(?: with)?(?: the)?(?: id| ids| name| named| code| version| identifier| alias)?"
     rf"(?: at)?(?: for api)?(?![a-z0-9_])[ :=]{{0,3}}(?:\(?{_NAME}\)?[ ,:.]{{0,3}})?"
     r"\b(?:(?:is|was|are|which|that|you requested|requested) ){0,3}"
     rf"(?:that )?{_GONE}"
@@ -48,7 +49,7 @@ _BACKWARD: Final = re.compile(
     r"path|url))"
     r"|(?:unknown|no such) \w{1,20} model(?: id| name)?(?:: ?| ?[`'\"])"
     r"|(?:cannot|can't|could not|couldn't|unable to) (?:find|locate|resolve) (?:the )?(?:\w{1,20} )?model"
-    r"|no models? (?:named|found(?! in (?:the |your )?(?:request|body|payload))|with|matches|matching|available with)"
+    r"|no [`'\"]?models?(?:_name|_id)?[`'\"]? (?:named|found(?! in (?:the |your )?(?:request|body|payload))|with|matches|matching|available with)"
 )
 _PHRASES: Final = (
     "non-serverless model", "not a valid model", "not found the model", "no endpoints found for", "try pulling it",
@@ -56,12 +57,20 @@ _PHRASES: Final = (
     "model identifier is invalid", "deployment for this resource does not exist",
     "supported api model names are", "allowed now, your model", "model disabled.",
     "unavailable for free", "model requires more system memory", "model_not_found", "no deployments found for",
-    "no available channel for model", "no available channels for model",
+    "repository not found for url", "no available channel for model", "no available channels for model",
     "llm provider not provided", "is not found for api", "model is not a valid", "no models loaded",
 )  # fmt: skip
 _WIDE: Final = re.compile(
     r"模型不存在|模型[^，。\n]{0,80}不存在|不存在[^，。\n]{0,8}模型|模型[^，。\n]{0,40}(?:已下线|已下架|未找到|找不到)|未知的?模型|无效的?模型|无此模型|不支持的模型|模型[^，。\n]{0,40}无可用渠道"
 )
+_TONGUES: Final = re.compile(
+    r"mod[eè]l(?:l|lo|o|e|os|i)?\b[^.\n]{0,80}(?:nicht gefunden|existiert nicht|introuvable|n'existe p|no existe|"
+    r"n[oã]o? (?:fue |foi )?encontrad|no se encontr|não existe|non esiste|non trovato)|"
+    r"модел[ьи][^.\n]{0,80}не (?:найден|существу)|モデル[^。\n]{0,80}(?:見つかりません|存在しません|見つからない)|"
+    r"모델[^.\n]{0,40}(?:찾을 수 없|존재하지)"
+)
+"""The same in other tongues: a noun and what is said of it, in one sentence."""
+_TONGUES_SAY: Final = ("nicht gefunden", "existiert nicht", "introuvable", "existe", "esiste", "trovato", "encontr")
 NOUNS_MAX: Final = 24
 _FOREIGN_OBJECT: Final = re.compile(
     r"\b(?:tool|function|file|item|assistant|thread|run|session|cache|cachedcontent|conversation|response|prompt|batch|"
@@ -87,7 +96,9 @@ def says_missing(text: str) -> bool:
 def _missing(text: str) -> bool:
     if any(phrase in text for phrase in _PHRASES):
         return True
-    if not text.isascii() and _WIDE.search(text):
+    if not text.isascii() and (_WIDE.search(text) or _TONGUES.search(text)):
+        return True
+    if any(words in text for words in _TONGUES_SAY) and _TONGUES.search(text):
         return True
     if PLAIN_ID in text and _ITSELF.search(text):
         return True

@@ -200,7 +200,7 @@ def _in_bytes(signature: str, raw: bytes, content_type: str) -> bool:
         # What the seam itself breaks is no damage.
         head, tail = damage.as_sent(raw[:HEAD_BYTES], codec), damage.as_sent(raw[-TAIL_BYTES:], codec)
         sent = head.rstrip("\ufffd") + "\n" + tail.lstrip("\ufffd")
-    return damage.double_encoded(sent) > 0 if signature == "double_encoded" else "\ufffd" in sent
+    return damage.double_encoded(sent) > 0 if signature == "double_encoded" else damage.has_replaced(sent)
 
 
 def _says(kind: Kind, *, checkable: bool = True, signature: str | None = None, low: bool = False) -> Verdict:

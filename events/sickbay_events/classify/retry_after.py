@@ -46,6 +46,11 @@ _RETRY_HEADERS: Final = (("retry-after-ms", 0.001), ("x-ms-retry-after-ms", 0.00
                          ("retry-after", 1.0), ("x-retry-after", 1.0), ("x-ratelimit-retry-after", 1.0))  # fmt: skip
 
 
+_CLOCK: Final = re.compile(
+    r"(?:replenished|resets?|retry|again|available|refreshes) (?:in|after):? (\d{1,4}):(\d\d):(\d\d)\b"
+)
+
+
 def retry_after(headers: Mapping[str, str], doc: Json, text: str) -> Hint:
     """Seconds to wait and where that was said; headers by lower-case name, text in lower case."""
     now = _moment(headers.get("date", ""))
@@ -172,10 +177,12 @@ def _in_json(node: Json, now: float | None, depth: int) -> float | None:
 
 
 def _in_text(text: str, now: float | None) -> float | None:
-    if any(mark in text for mark in ("again", "retry", "wait", "reset", "available", "refresh", "renew")):
+    if any(mark in text for mark in ("again", "retry", "wait", "reset", "available", "refresh", "renew", "replenish")):
         for found in _WAIT.finditer(text):
             if (wait := _duration(found[1])) is not None:
                 return wait
+        if clock := _CLOCK.search(text):
+            return int(clock[1]) * 3600.0 + int(clock[2]) * 60.0 + int(clock[3])
         said = _MOMENT.search(text) if now is not None else None
         if said and now is not None and (moment := _moment(said[1])) is not None:
             return max(moment - now, 0.0)

@@ -3,7 +3,7 @@
 A row says: if the answer carries one of these codes, and one of these sentences, then it is this kind. Codes
 are compared in lower case. A sentence is a text in which all parts joined by ` & ` occur; ` | ` or a line end
 parts alternatives. Order matters: the first row that fits decides. Sentences without codes are in sentences.py,
-provider habits in habits.py.
+provider habits in habits/.
 """
 
 from __future__ import annotations
@@ -64,6 +64,12 @@ def _sentences(text: str) -> tuple[Sentence, ...]:
 MISSING: Final = "{model missing}"
 """Stands in a sentence for `models.says_missing`: the text says that a model does not exist."""
 
+THERE: Final = (
+    "have access to model | be verified | subscription | currently unavailable | not support | new users | region"
+    " | country | for this account | for this request"
+)
+"""Words by which a model is there, though a code or a phrase says otherwise: the general rows know which kind it is."""
+
 CODES: Final[tuple[Rule, ...]] = (
     # A code that names its cause. Rows with a sentence stand before the row of the bare code.
     # A code about the model beside words about its present load, or about something that it cannot do: it is there.
@@ -79,7 +85,7 @@ CODES: Final[tuple[Rule, ...]] = (
         "model_not_supported unsupported_model invalid_model modelnotsupported model_not_found model_not_available",
         "for this request | on /v1/ | in the v1/ | in v1/ | this endpoint | this route | transcription"
         " | support embedding | support chat | support completion | support & /v1/ | not a chat model"
-        " | support & endpoint | this api",
+        " | support & endpoint | this api | for format | cannot be used with | can only be used with | completions api | responses api",
         never="does not exist",
     ),
     rule(
@@ -96,7 +102,7 @@ CODES: Final[tuple[Rule, ...]] = (
         "not have access to | not allowed to access | cannot access | for this organization | not permitted"
         " | must be verified | on this account | for this account | for your account | on your plan | your plan"
         " | current plan | subscription plan | not included in | not enabled for | disabled for | data policy"
-        " | subscription",
+        " | subscription | not allowed by | not approved for | blocked by | by your organization | organization policy",
         never="does not exist",
     ),
     rule(

@@ -40,13 +40,15 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "rate_limited",
-        says="error code: 1015 | limit exceeded for api_key | limit exceeded for model_per_key",
+        says="error code: 1015 | local_rate_limited | limit exceeded for api_key | limit exceeded for model_per_key",
         scope="credential",
     ),
     rule("auth", says="resource has been temporarily blocked | resource has been blocked | resource is blocked"),
+    # A front server's own limit on waiting requests, in the words of a failed connection.
+    rule("overloaded", says="reset reason: overflow"),
     rule(
         "network",
-        says="upstream connect error | connect timeout | dns cache overflow",
+        says="upstream connect error | connect timeout | dns cache overflow | name resolution failed",
     ),
     rule(
         "rate_limited",
@@ -101,7 +103,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         maximum prompt length | max_seq_len | max_total_tokens | max_new_tokens & must be <= | max_model_len
         max input tokens | maximum input tokens | maximum allowed length | length of prompt
         prompt_tokens & must be | reduce the length | range of input length | maximum number of tokens allowed
-        request body too large for | inputs must have less than | exceeds the available context
+        request body too large for | inputs must have less than | exceeds the available context | context shift is disabled
+        max tokens of & exceeded | input tokens + | text too long | text is too long
         exceed context size | longer than the maximum | longest input & exceed | number of input tokens
         token limit & prompt | prompt & exceed & token limit | exceeded model token limit
         size limit exceeded by & tokens | prompt contains & tokens & exceed
@@ -164,6 +167,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         requires billing | billing is disabled | billing disabled | enable billing | active subscription
         subscription has expired
         subscription expired | top up | please recharge | insufficient_quota
+        guthaben | kontingent & aufgebraucht | kontingent & ersch | saldo insuficiente | недостаточно средств | 残高が不足 | 残高不足
+        crédits insuffisants | crédit insuffisant | créditos insuficientes
         余额不足 | 余额已 | 欠费 | 额度不足 | 额度已
         额度用 | 配额已 | 请充值 | 资源包 | 套餐已""",
         never="per minute | does not exist | invalid",
@@ -179,6 +184,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         no longer available to new | marked by provider as legacy | no allowed providers
         is not allowed to use publisher model | not servable in region | model isn't on your plan
         plan not support model | 无权使用模型 | 订阅套餐暂未开放
+        models is not allowed for this account | models are not allowed for this account
         access to model & restricted | model is not available in your region | model is not available in your country
         not serve your region | n't serve your region | model is not available in this region
         under your current plan | in the authorized list | no access to this model
@@ -202,7 +208,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         requires a & tier & model | requiring a key to access this model | upgrade & to access & model
         upgrade & to use & model | require & subscription & model | requires a subscription
         model is not enabled for | not allowed to sample | model is disabled for | model is not allowed
-        model not allowed | model is restricted | data policy | not have access to this model
+        model not allowed | not approved for your | model is restricted | data policy | not have access to this model
         not have access to the model | not have access to model | does not have access to & model | 未开通 | 无权访问
         没有权限访问模型 | 实名认证 | 无权限使用 | 没有访问模型 | 套餐不包含""",
         never="does not exist or | not found, make | not found or | is not found for | currently loading",
@@ -225,6 +231,9 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         not support the chat | does not support chat | does not support generate | does not support completion
         does not support embedding | not support embeddings | not an embedding model
         not support the responses
+        model only supports & api | not supported for format | not available with the api version | use a supported api version
+        cannot be used with the & api | can only be used with the & api
+        only available & completions api | only available & responses api
         not accessible via the | support endpoint | support this endpoint | support this api
         api version not supported | unsupported api version | configure ai gateway
         only for api versions | support the '/v1/ | support the /v1/ | support the v1/
@@ -255,7 +264,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         model busy | model is busy | busy, retry | not currently available | service is sleeping
         currently experiencing | degraded function
         engine is currently | unable to serve | no available capacity | more data centers to forward
-        max capacity | 负载 | 访问量过大 | 繁忙 | 拥挤 | 资源不足 | 过载""",
+        max capacity | maximum capacity | überlastet | ausgelastet | surchargé | sobrecargad | перегружен | 混雑 | 混み合
+        负载 | 访问量过大 | 繁忙 | 拥挤 | 资源不足 | 过载""",
         never="does not exist | api key | in this region | in your region | in your country",
     ),
     rule(
@@ -267,7 +277,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule(
         "malformed_output",
         says="""
-        failed to generate json | failed to call a function | tool call validation failed | failed_generation
+        failed to parse input at pos | error parsing tool call | failed to generate json | failed to call a function | tool call validation failed | failed_generation
         model produced invalid content | failed to parse tool call | invalid tool call generated
         could not parse & model's output | model did not output valid | model output & invalid
         unparsable & output""",
@@ -276,7 +286,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         "rate_limited",
         says="""
         too many requests | rate limit | rate-limit | ratelimit | rate_limit | request was throttled | throttl
-        exceeded the limit of requests | requests limit | slow down | 频率 | 请求过多""",
+        exceeded the limit of requests | requests limit | slow down | zu viele anfragen | trop de requêtes | demasiadas solicitudes
+        слишком много запросов | リクエストが多すぎ | 频率 | 请求过多""",
         never="retry later if | per day | does not exist",
     ),
     rule(
@@ -315,6 +326,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         region is not supported | ip address & not | ip & whitelist | access terminated
         has not been used in project | api has not been | unauthenticated | incorrect api | missing scopes
         insufficient permission | valid credentials | authorization header
+        ungültiger api | ungültiger schlüssel | clé api invalide | clé d'api invalide | clave de api no válida
+        chave de api inválida | неверный api | недействительный api | apiキーが無効 | apiキーが正しく
         令牌 | 身份验证 | 鉴权 | 密钥 | 认证失败""",
         never="does not exist | unknown model",
     ),
@@ -352,7 +365,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         "server_error",
         says="""
         internal server error | internal error | internal_error | server had an error | server error
-        unexpected error
+        unexpected error | error was encountered while running the model | prediction interrupted
         bad gateway | connection error | connection refused | connection reset
         unexpectedly stopped | model has crashed | model crashed | out of memory | cuda | no response from
         内部错误 | 服务异常 | 系统异常 | 服务器错误""",
