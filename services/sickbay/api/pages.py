@@ -13,6 +13,7 @@ import msgspec
 from litestar import Response, get
 from litestar.exceptions import NotFoundException
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 
 from .access import Asked
 
@@ -41,7 +42,6 @@ POLICY: Final = "; ".join(
 )
 HEADERS: Final = {
     "Content-Security-Policy": POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -79,7 +79,7 @@ def page_handlers() -> list[HTTPRouteHandler]:
         return _answer(request, found[INDEX])
 
     @get("/page/{name:str}", opt={"open": True}, include_in_schema=False, sync_to_thread=False)
-    def asset(request: Asked, name: str) -> Response[bytes]:
+    def asset(request: Asked, name: FromPath[str]) -> Response[bytes]:
         if name not in found or name == INDEX:
             raise NotFoundException("the page has no such file")
         return _answer(request, found[name])

@@ -124,11 +124,17 @@ EXAMPLES: Final[dict[str, Any]] = {
     "Session": {"name": "ana", "roles": ["operate", "read"], "anonymous": False, "replica": "ana"},
 }  # fmt: skip
 MORE: Final = {
-    "outcomes": "One outcome, an array of them, or NDJSON. Answered when the log has them: what is answered with 503 was "
-    "not stored, or nobody knows, and is sent again under the same ids. The replica is the token's.",
-    "decide": "From this process's copy of the view, without asking anybody. It may be kept for its max-age; `seq` goes "
-    "back as `seen_seq` of the outcome. `trial`: the target is on probation, the call is made at the caller's own risk.",
-    "watch": "`entry` when a gate entry changed (`gone` when nothing stands there any more), `transition` for each "
-    "derived event, `beat` every second, `reset` before all that stands, when what was missed is not known any more.",
+    "outcomes": (
+        "One outcome, an array of them, or NDJSON. Answered when the log has them: what is answered with 503 was not "
+        "stored, or nobody knows, and is sent again under the same ids. The replica is the token's."
+    ),
+    "decide": (
+        "From this process's copy of the view, without asking anybody. It may be kept for its max-age; `seq` goes back "
+        "as `seen_seq` of the outcome. `trial`: the target is on probation, who calls it does so at its own risk."
+    ),
+    "watch": (
+        "`entry` when a gate entry changed (`gone` when nothing stands there any more), `transition` for each derived "
+        "event, `beat` every second, `reset` before all that stands, when what was missed is not known any more."
+    ),
     "sign_in": "The cookie is HttpOnly and SameSite=Strict. An act by cookie has to come from a page of this origin.",
 }
