@@ -19,5 +19,7 @@ ENV PATH="/opt/sickbay/bin:$PATH" \
     SICKBAY_DATA=/var/lib/sickbay
 USER sickbay
 VOLUME /var/lib/sickbay
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8480/healthz', timeout=2)"]
 ENTRYPOINT ["sickbay"]
 CMD ["serve"]

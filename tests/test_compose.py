@@ -1,12 +1,11 @@
 """The compose file and the Dockerfile: valid, without default passwords, and true about what they start.
 
 No engine is needed: the compose specification's own reader checks the file where it is at hand (.ci/run builds it and
-says so in COMPOSE_GO), and the NATS configuration in it is run by a real nats-server.
+says so in COMPOSE_GO); test_topology.py runs what it starts.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import subprocess
@@ -17,41 +16,34 @@ from typing import Any
 import pytest
 import typer.main
 import yaml
-from nats.aio.client import Client
 
-from nats_servers import NatsServer, nats_server_binary
-from sickbay.bus import topology
-from sickbay.bus.connect import NatsOptions, connect
+from nats_servers import nats_server_binary
 from sickbay.cli import app
+from sickbay.composefiles import TOKENS
 from sickbay.config import table as settings
-from sickbay_events import CallOutcome, Target, encode, outcome_subject
+from sickbay.natsconfig import Plan, write
+from topology.composed import FILE, ROOT, VARIABLE, interpolated, loaded, services
 
-ROOT = Path(__file__).resolve().parents[1]
-TEXT = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+TEXT = FILE.read_text(encoding="utf-8")
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-PASSWORDS = {"NATS_SERVICE_PASSWORD": "servicepw", "NATS_ROUTER_PASSWORD": "routerpw"}
-OURS = [name for name, service in COMPOSE["services"].items() if service["image"].startswith("sickbay:")]
-VARIABLE = re.compile(r"\$\$|\$\{(\w+)(?::([-?])([^}]*))?\}")
+OURS = [name for name, service in SERVICES.items() if service["image"].startswith("sickbay:")]
+COMMANDS = [name for name in OURS if "entrypoint" not in SERVICES[name]]
+REQUIRED = {"SICKBAY_CONFIG": "/made", "SICKBAY_USER": "1000:1000"}
 
 
-def interpolated(text: str, environment: dict[str, str]) -> str:
-    """As compose does it for the forms that the file uses: `${X:?why}`, `${X:-default}`, `$$`."""
-
-    def value(found: re.Match[str]) -> str:
-        name, sign, rest = found.groups()
-        if name is None:
-            return "$"
-        if not environment.get(name) and sign == "?":
-            raise LookupError(name)
-        return environment.get(name) or rest
-
-    return VARIABLE.sub(value, text)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that `sickbay nats-config DIR --compose` makes."""
+    folder = tmp_path_factory.mktemp("made") / "secrets"
+    write(Plan(folder=folder, cluster=3, compose=True))
+    return folder
 
 
 def service_commands() -> Iterator[tuple[str, list[str]]]:
-    for name in OURS:
-        yield name, COMPOSE["services"][name]["command"]
+    for name in COMMANDS:
+        yield name, SERVICES[name]["command"]
     yield "Dockerfile", yaml.safe_load(DOCKERFILE.rpartition("\nCMD ")[2])
 
 
@@ -67,42 +59,93 @@ def test_each_command_and_each_option_of_it_exists(where: str, arguments: list[s
 def test_each_environment_name_is_one_that_the_code_reads() -> None:
     known = {row.name for row in settings()}
     for name in OURS:
-        assert set(COMPOSE["services"][name]["environment"]) <= known, name
+        assert set(SERVICES[name].get("environment", {})) <= known, name
     assert set(re.findall(r"^\s+(SICKBAY_\w+)=", DOCKERFILE, re.MULTILINE)) <= known
 
 
-def test_there_is_no_default_password() -> None:
-    named = {found[1]: found[2] for found in VARIABLE.finditer(TEXT) if found[1] and "PASSWORD" in found[1]}
-    assert named == dict.fromkeys(PASSWORDS, "?")
-    for name in PASSWORDS:
+def test_no_credential_stands_in_the_file() -> None:
+    """What it asks for are a folder and a user, without defaults; credentials come from the files of that folder."""
+    named = {found[1]: found[2] for found in VARIABLE.finditer(TEXT) if found[1]}
+    assert {name for name, sign in named.items() if sign == "?"} == set(REQUIRED)
+    assert {name for name in named if name not in REQUIRED} == {"NATS_LISTEN", "HTTP_LISTEN"}
+    content = "\n".join(line for line in TEXT.splitlines() if not line.lstrip().startswith("#"))
+    assert not re.search(r"password|secret|token=|PASSWORD|://\w+:", content, re.IGNORECASE)
+    for name in REQUIRED:
         with pytest.raises(LookupError, match=name):
-            interpolated(TEXT.partition("\nname:")[2], PASSWORDS | {name: ""})
-    literal = [value for value in re.findall(r"password: *\"?([^\"\n]*)", TEXT) if not value.startswith("${")]
-    assert literal == []
+            loaded(TEXT, REQUIRED | {name: ""})
+
+
+def test_each_role_has_a_container_of_its_own_and_no_other_ones_credential(made: Path) -> None:
+    given = {one.name: one for one in services(loaded(TEXT, {**REQUIRED, "SICKBAY_CONFIG": str(made)}))}
+    users = {name: one.environment["SICKBAY_NATS"].split("://")[1].split(":")[0]
+             for name, one in given.items() if "SICKBAY_NATS" in one.environment}  # fmt: skip
+    projectors = {"projector-1": "services", "projector-2": "services"}
+    routers = {f"router-{number}": "router" for number in (1, 2, 3)}
+    assert users == {**projectors, **routers, "historian": "historian", "api": "api", "prober": "prober"}
+    for one in given.values():
+        for mount in one.mounts:
+            if mount.source.startswith(str(made)):
+                path = Path(mount.source)
+                inside = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+                assert inside, f"{one.name} mounts {path}, in which nothing is"
+                assert not {"ca.key", "operator.env", "system.env"} & {file.name for file in inside}, one.name
+
+
+def test_everything_that_is_mounted_or_read_is_there(made: Path) -> None:
+    """Of the repository and of the folder that nats-config makes; no name of a mount is a slip of the pen."""
+    composed = loaded(TEXT, {**REQUIRED, "SICKBAY_CONFIG": str(made)})
+    volumes = set()
+    for one in services(composed):  # reads every environment file
+        for mount in one.mounts:
+            if mount.is_volume:
+                volumes.add(mount.source)
+            else:
+                assert (ROOT / mount.source).exists(), f"{one.name} mounts {mount.source}"
+                assert mount.is_read_only or mount.target == "/data", f"{one.name} may write {mount.source}"
+    assert volumes == set(composed["volumes"])
+    tokens = {path.name for path in (made / "tokens").iterdir()} | {"prometheus"}
+    assert tokens == set(TOKENS)
 
 
 def test_images_are_pinned_and_services_run_without_rights() -> None:
-    images = [service["image"] for service in COMPOSE["services"].values()]
+    images = [service["image"] for service in SERVICES.values()]
     images += re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
-    assert len(images) > 3
+    assert len(images) > 10
     for image in images:
-        assert re.search(r":\d+\.\d+\.\d+", image), f"{image} has no tag that stays what it is"
+        assert re.search(r":v?\d+\.\d+\.\d+", image), f"{image} has no tag that stays what it is"
     assert re.search(r"^USER (?!root|0)\w+", DOCKERFILE, re.MULTILINE)
-    for name in OURS:
-        assert COMPOSE["services"][name]["cap_drop"] == ["ALL"]
-        assert COMPOSE["services"][name]["read_only"] is True
+    for name, service in SERVICES.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["read_only"] is True, name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert not {"privileged", "cap_add", "network_mode", "pid"} & set(service), name
+
+
+def test_every_service_has_limits() -> None:
+    """Of memory, processor, processes and what it may log; one that grows takes nobody else with it."""
+    for name, service in SERVICES.items():
+        for limit in ("mem_limit", "cpus", "pids_limit"):
+            assert service[limit], f"{name} has no {limit}"
+        assert service["logging"]["options"]["max-size"], name
+        assert service["restart"] == "unless-stopped", name
+
+
+def test_ports_are_published_on_loopback_unless_somebody_says_otherwise() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
+    assert len(ports) == len(set(ports)) == 6
+    assert all(interpolated(port, {}).startswith("127.0.0.1:") for port in ports)
 
 
 def test_every_service_says_when_it_is_healthy_and_waits_for_what_it_needs() -> None:
-    for name, service in COMPOSE["services"].items():
-        assert service["healthcheck"]["test"], name
+    for name, service in SERVICES.items():
+        assert service["healthcheck"]["test"][0] == "CMD", name
         for needed, how in service.get("depends_on", {}).items():
             # The specification's reader does not notice a name that is no service.
-            assert needed in COMPOSE["services"]
+            assert needed in SERVICES
             assert how["condition"] == "service_healthy"
-        for mount in service.get("volumes", ()):
-            assert mount.partition(":")[0] in COMPOSE["volumes"]
-    assert len({COMPOSE["services"][name]["environment"]["SICKBAY_REPLICA"] for name in OURS}) == len(OURS)
+    projectors = [SERVICES[name]["environment"]["SICKBAY_REPLICA"] for name in SERVICES if name.startswith("projector")]
+    assert len(set(projectors)) == 2
+    assert SERVICES["router"]["deploy"]["replicas"] == 3
 
 
 def test_what_the_image_copies_is_what_the_build_context_lets_in() -> None:
@@ -110,6 +153,7 @@ def test_what_the_image_copies_is_what_the_build_context_lets_in() -> None:
     copied = {name for line in re.findall(r"^COPY (?!--)(.*)", DOCKERFILE, re.MULTILINE) for name in line.split()[:-1]}
     assert copied == let_in
     assert all((ROOT / name).exists() for name in copied)
+    assert re.search(r"^HEALTHCHECK .*\\\n\s+CMD ", DOCKERFILE, re.MULTILINE)
 
 
 def compose_go() -> str:
@@ -130,86 +174,40 @@ def read_by_compose_go(folder: Path, text: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_the_compose_specification_accepts_the_file(tmp_path: Path) -> None:
-    # The reader's own program takes no variables from the environment, so it gets the file with values in place.
-    # $$ stays, because it interpolates what it is given.
-    filled = interpolated(TEXT.replace("$$", "$$$$"), PASSWORDS)
-    out, fault = read_by_compose_go(tmp_path, filled)
+def filled(made: Path) -> str:
+    """With values in place, since the reader's own program takes no variables from the environment; and with the
+    example, as it knows no profiles. $$ stays, because it interpolates what it is given."""
+    found = {**REQUIRED, "SICKBAY_CONFIG": str(made)}
+    return interpolated(TEXT.replace("$$", "$$$$"), found).replace('profiles: ["example"]', "profiles: []")
+
+
+def test_the_compose_specification_accepts_the_file(tmp_path: Path, made: Path) -> None:
+    out, fault = read_by_compose_go(tmp_path, filled(made))
     assert fault == ""
-    assert set(yaml.safe_load(out)["services"]) == set(COMPOSE["services"])
+    assert set(yaml.safe_load(out)["services"]) == set(SERVICES)
 
 
-def test_the_compose_specification_refuses_the_file_without_passwords(tmp_path: Path) -> None:
+def test_the_compose_specification_refuses_the_file_without_a_folder(tmp_path: Path) -> None:
     _, fault = read_by_compose_go(tmp_path, TEXT)
-    assert "required variable NATS_SERVICE_PASSWORD is missing" in fault
+    assert re.search(r"required variable SICKBAY_(CONFIG|USER) is missing", fault)
 
 
-def test_the_compose_specification_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+def test_the_compose_specification_refuses_what_it_does_not_know(tmp_path: Path, made: Path) -> None:
     """The check above can fail."""
-    broken = interpolated(TEXT.replace("$$", "$$$$"), PASSWORDS).replace("healthcheck:", "healthchek:")
-    _, fault = read_by_compose_go(tmp_path, broken)
+    _, fault = read_by_compose_go(tmp_path, filled(made).replace("healthcheck:", "healthchek:"))
     assert "healthchek" in fault
 
 
-def nats_config(folder: Path) -> str:
-    text = interpolated(COMPOSE["configs"]["nats"]["content"], PASSWORDS)
-    # Its folder and its monitoring port are the container's own; here they would meet those of other tests.
-    return text.replace('"/data"', f'"{folder}"').replace('http: "127.0.0.1:8222"\n', "")
-
-
-def test_a_nats_server_accepts_the_configuration(tmp_path: Path) -> None:
-    written = tmp_path / "nats.conf"
-    written.write_text(nats_config(tmp_path), encoding="utf-8")
-    done = subprocess.run([nats_server_binary(), "-t", "-c", written], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-async def test_a_router_may_report_and_read_the_view_and_nothing_else(tmp_path: Path) -> None:
-    rights = nats_config(tmp_path).partition("authorization")[2]
-    with NatsServer(config=f"authorization{rights}") as server:
-        service = await connect(server.url.replace("//", f"//service:{PASSWORDS['NATS_SERVICE_PASSWORD']}@"))
-        await topology.ensure(service, topology.Limits(log_max_bytes=1 << 26, dead_max_bytes=1 << 24))
-        await service.jetstream().publish("$KV.sickbay.gate.h", b"{}")
-        refused: list[str] = []
-        options = NatsOptions.from_url(
-            server.url.replace("//", f"//router:{PASSWORDS['NATS_ROUTER_PASSWORD']}@"), inbox_prefix="_INBOX_router"
+def test_a_nats_server_accepts_each_configuration(tmp_path: Path, made: Path) -> None:
+    """As its container sees it, but for the place: three servers that sync on purpose."""
+    for number in (1, 2, 3):
+        folder = made / f"nats-{number}"
+        text = (folder / "nats.conf").read_text(encoding="utf-8")
+        assert (
+            f'server_name: "nats-{number}"' in text and 'sync_interval: "10s"' in text and 'store_dir: "/data"' in text
         )
-        router = await connect(options, on_error=lambda error: refused.append(str(error)))
-        try:
-            ack = await router.request(
-                outcome_subject("r1", Target("h", "m")), encode(CallOutcome(kind="ok")), timeout=5
-            )
-            assert b'"seq":1' in ack.data
-            entry = await router.request("$JS.API.DIRECT.GET.KV_sickbay.$KV.sickbay.gate.h", b"", timeout=5)
-            assert entry.data == b"{}"
-            feed = await router.subscribe("sickbay.view.>")
-            await router.flush()
-            assert refused == []
-            await service.jetstream().publish("$KV.sickbay.gate.h", b'{"seq":2}')
-            assert (await feed.next_msg(timeout=5)).data == b'{"seq":2}'
-            await forbidden(router, refused)
-        finally:
-            await router.close()
-            await service.close()
-
-
-async def forbidden(router: Client, refused: list[str]) -> None:
-    """Each of these is told to be a violation, before the next is tried."""
-    for subject in (
-        "$KV.sickbay.gate.h",
-        "sickbay.override.h",
-        "sickbay.policy",
-        "sickbay.operate.v1.hold",
-        "$JS.API.CONSUMER.CREATE.SICKBAY_LOG",
-        "$JS.API.STREAM.DELETE.SICKBAY_LOG",
-    ):
-        await router.publish(subject, b"{}")
-        await told(refused, subject)
-    await router.subscribe("_INBOX.>")  # other people's answers
-    await told(refused, "_INBOX.>")
-
-
-async def told(refused: list[str], subject: str, limit_s: float = 5.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not any(f"'{subject}'" in text for text in refused):
-            await asyncio.sleep(0.005)
+        written = folder / "here.conf"
+        written.write_text(text.replace("/etc/nats", str(folder)).replace("/data", str(tmp_path)), encoding="utf-8")
+        done = subprocess.run([nats_server_binary(), "-t", "-c", written], capture_output=True, text=True, check=False)
+        written.unlink()
+        assert done.returncode == 0, done.stderr

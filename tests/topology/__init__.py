@@ -1,0 +1,1 @@
+"""The topology of docker-compose.yml as processes of this machine, started from that very file."""
