@@ -12,15 +12,28 @@ const ACTS = {
 const LENGTHS = [["15 minutes", 900], ["30 minutes", 1800], ["1 hour", 3600], ["4 hours", 14_400], ["1 day", 86_400], ["7 days", 604_800]];
 
 export class Act {
-  constructor({ session, onActed }) {
+  constructor({ session, onActed, onRefused }) {
     this.session = session;
     this.onActed = onActed;
+    this.onRefused = onRefused;
     this.element = h("section", { class: "act" });
+    this.error = h("p", { class: "error", role: "alert" });
+    this.done = h("p", { class: "done", role: "status" });
   }
 
   open(scope) {
     this.scope = scope;
     this.form = null;
+    this.likely = null;
+    this.error.textContent = this.done.textContent = "";
+    this.draw();
+  }
+
+  /** What is likely wanted, now that its state is known: to clear what is held, else to hold. Only the first word counts:
+   *  nothing may change under the hand of who is about to act. */
+  offer(isHeld) {
+    if (this.likely !== null) return;
+    this.likely = isHeld ? "clear" : "hold";
     this.draw();
   }
 
@@ -30,36 +43,25 @@ export class Act {
     if (!this.session().roles.includes("operate")) {
       this.form = null;
       const signIn = h("button", { type: "button", class: "plain", "data-does": "sign-in" }, "Sign in");
-      show(this.element, h("p", { class: "soft" }, "To hold, allow or clear it, the role ", h("code", {}, "operate"), " is needed. ", signIn));
-    } else if (!this.form) show(this.element, h("h3", {}, "Act"), this.made());
-  }
-
-  /** What is likely wanted: to clear where something holds, else to hold. Never changes what a person chose. */
-  offer(known, rows) {
-    if (!this.form || this.isTouched) return;
-    this.form.elements.act.value = rows.length ? "clear" : "hold";
-    this.chosen();
+      show(this.element, h("p", { class: "soft" }, "To hold, allow or clear it, the role ", h("code", {}, "operate"), " is needed. ", signIn), this.error);
+    } else if (this.likely === null) show(this.element);
+    else if (!this.form) show(this.element, h("h3", {}, "Act"), this.made(), this.error, this.done);
   }
 
   made() {
-    this.isTouched = false;
-    const choice = Object.entries(ACTS).map(([act, [word]]) => h("label", {}, h("input", { type: "radio", name: "act", value: act, checked: act === "hold" }), ` ${word}`));
+    const choice = Object.entries(ACTS).map(([act, [word]]) => h("label", {}, h("input", { type: "radio", name: "act", value: act, checked: act === this.likely }), ` ${word}`));
     const lengths = LENGTHS.map(([text, seconds]) => h("option", { value: seconds, selected: seconds === 1800 }, text));
     this.says = h("p", { class: "soft", id: "act-says" });
     this.length = h("p", { class: "field" }, h("label", { for: "act-length" }, "For"), h("select", { id: "act-length", name: "for_s" }, ...lengths));
-    this.error = h("p", { class: "error", role: "alert" });
-    this.done = h("p", { class: "done", role: "status" });
     this.button = h("button", { type: "submit", class: "primary" });
     this.form = h(
       "form",
-      { onsubmit: (event) => (event.preventDefault(), this.submit()), onchange: () => ((this.isTouched = true), this.chosen()) },
+      { onsubmit: (event) => (event.preventDefault(), this.submit()), onchange: () => this.chosen() },
       h("fieldset", {}, h("legend", { class: "unseen" }, "What to do"), ...choice),
       this.says,
       h("p", { class: "field" }, h("label", { for: "act-reason" }, "Reason"), h("input", { id: "act-reason", name: "reason", required: true, maxlength: 300, autocomplete: "off", placeholder: "why, for the log" })),
       this.length,
       h("p", {}, this.button),
-      this.error,
-      this.done,
     );
     this.chosen();
     return this.form;
@@ -90,13 +92,13 @@ export class Act {
       await ask(`/v1/${act}`, { method: "POST", body });
       this.done.textContent = `${{ hold: "Held", allow: "Allowed", clear: "Cleared" }[act]}. It is in the log.`;
       form.elements.reason.value = "";
-      this.isTouched = false;
       this.onActed();
     } catch (error) {
       this.error.textContent = `Refused: ${error.says ?? error.message}`;
+      if (error.status === 401 || error.status === 403) this.onRefused();
     } finally {
       this.button.disabled = false;
-      if (document.activeElement === document.body) this.button.focus();
+      if (document.activeElement === document.body) (this.button.isConnected ? this.button : byId("detail-name")).focus();
     }
   }
 }

@@ -15,15 +15,17 @@ export class Health {
   constructor(root) {
     this.root = root;
     this.groups = h("div", { class: "groups" });
+    this.cut = h("p", { class: "soft" });
     this.opened = new Set();
   }
 
-  render(rows, why, sought) {
-    if (rows === null) return show(this.root, empty(why ?? "Not known."));
-    this.last = [rows, why, sought];
+  /** `isCut`: there are more targets than these. */
+  render(rows, sought, isCut) {
+    this.last = [rows, sought, isCut];
     const found = healthGroups(rows.filter((row) => matches(sought, row.provider, row.model, row.health)));
     if (!found.length) return show(this.root, empty(rows.length ? "No target matches the filter." : "No target has been heard of yet."));
-    if (!this.groups.isConnected) show(this.root, this.groups);
+    if (!this.groups.isConnected) show(this.root, this.groups, this.cut);
+    this.cut.textContent = isCut ? `The first ${rows.length} targets; there are more.` : "";
     keyed(this.groups, found, {
       key: (group) => group.provider,
       signature: (group) => JSON.stringify([group.models.map((row) => [row.model, row.health, row.why]), this.opened.has(group.provider)]),
@@ -72,8 +74,7 @@ function ages(element, models) {
 }
 
 /** Warnings of the last day, the latest first. */
-export function renderWarnings(root, warnings, why, sought) {
-  if (warnings === null) return show(root, empty(why ?? "Not known."));
+export function renderWarnings(root, warnings, sought) {
   const found = warnings.filter((fact) => matches(sought, fact.provider, fact.model, warning(fact)));
   if (!found.length) return show(root, empty(warnings.length ? "No warning matches the filter." : "None."));
   const list = root.querySelector("ul") ?? h("ul", { class: "facts" });
@@ -95,14 +96,14 @@ export function renderWarnings(root, warnings, why, sought) {
 /** Routes, the most fallen back first. */
 export function renderRoutes(root, routes, why) {
   if (routes === null) return show(root, empty(why ?? "Not known."));
-  const found = [...routes].sort((a, b) => b.fallback_share - a.fallback_share);
+  const found = [...routes].sort((a, b) => (b.fallback_share ?? 0) - (a.fallback_share ?? 0));
   if (!found.length) return show(root, empty("No call named its route lately."));
   const { table, body } = kept(root, "Routes", ["Route", "Answered", "By a fallback"]);
   keyed(body, found, {
     key: (row) => row.route,
     signature: (row) => JSON.stringify(row),
     make: (row) => {
-      const share = Math.round(row.fallback_share * 100);
+      const share = Math.round((row.fallback_share ?? 0) * 100);
       const meter = h("meter", { min: 0, max: 100, high: 49, optimum: 0, value: share, "aria-hidden": "true" });
       return rowOf([["Route", named(row.route)], ["Answered", String(row.answered), "number"], ["By a fallback", [meter, ` ${share} %`, share >= 50 ? h("span", { class: "note" }, "sustained") : null], "number"]]);
     },
@@ -120,7 +121,7 @@ export function renderReplicas(root, replicas, why) {
     signature: (row) => JSON.stringify(row),
     make: (row) => rowOf([["Replica", named(row.replica)], ["Last heard", h("span", { class: "heard" }), "number"], ["Outcomes", row.outcomes == null ? "" : String(row.outcomes), "number"]]),
     update: (element, row) => {
-      const ms = row.last_ms ?? Date.parse(row.last_heard ?? "");
+      const ms = Date.parse(row.last_heard ?? "");
       element.querySelector(".heard").textContent = Number.isFinite(ms) && logNow() !== null ? `${duration(Math.max(0, logNow() - ms) / 1000)} ago` : "";
     },
   });

@@ -15,11 +15,11 @@ const REASONS = {
 };
 
 export class Detail {
-  constructor(root, { session, onActed }) {
+  constructor(root, { session, onActed, onRefused }) {
     this.root = root;
     this.scope = null;
     this.asked = 0;
-    this.act = new Act({ session, onActed: () => (this.refresh(), onActed()) });
+    this.act = new Act({ session, onActed: () => (this.refresh(), onActed()), onRefused });
     this.state = h("div", { class: "state" });
     this.story = h("div", { class: "story" });
     this.error = h("p", { class: "error", role: "alert" });
@@ -89,13 +89,14 @@ export class Detail {
       this.render(known, past);
     } catch (error) {
       if (asked !== this.asked) return;
+      this.act.offer(false);
       this.error.textContent = `Its story could not be read: ${error.says ?? error.message}`;
     }
   }
 
   render(known, past) {
     const rows = known.scopes.flatMap(scopeRows);
-    this.act.offer(known, rows);
+    this.act.offer(rows.length > 0);
     const nodes = [this.verdict(known, rows), ...rows.map((row) => this.holdCard(row))];
     const focusIn = this.state.contains(document.activeElement);
     show(this.state, nodes);

@@ -13,6 +13,9 @@ import { Timeline } from "./timeline.js";
 
 const HISTORY_MAX = 5_000;
 const SETTLE_MS = 120;
+const AGAIN_MS = 2_000;
+// The overview is made for all who ask, and may be two seconds old.
+const OVERVIEW_MS = 2_500;
 const FLOOD = 4;
 
 const known = { status: null, overview: null, history: { transitions: [], note: "" } };
@@ -37,7 +40,10 @@ function fetcher(fetchIt, everyMs) {
       complaints.delete(fetchIt);
     } catch (error) {
       if (error.status === 401 || error.status === 403) session.load().catch(() => null);
-      else complaints.set(fetchIt, error.says ?? String(error));
+      else {
+        complaints.set(fetchIt, error.says ?? String(error));
+        timer = setTimeout(run, AGAIN_MS);
+      }
     }
     running = false;
     if (again) due(SETTLE_MS);
@@ -75,21 +81,20 @@ const fetchers = {
 
 function noteOf(found) {
   if (found.complete !== false) return "";
-  const since = found.known_from ?? found.complete_from ?? found.from ?? found.transitions[0]?.time_ms;
-  const ms = typeof since === "number" ? since : Date.parse(since ?? "");
+  const ms = Date.parse(found.known_from ?? "");
   return Number.isFinite(ms) ? `Only what came after ${clockText(ms)} is known here.` : "Not all of the day is known here.";
 }
 
 const session = new Session({ onChange: opened });
-const detail = new Detail(byId("detail"), { session: () => session.now, onActed: () => fetchers.status.due(0) });
+const detail = new Detail(byId("detail"), { session: () => session.now, onActed: () => fetchers.status.due(0), onRefused: () => session.load().catch(() => null) });
 const live = new Live({
   onGap: () => {
     everything();
+    setTimeout(() => fetchers.overview.due(0), OVERVIEW_MS);
     session.load().catch(() => null);
   },
   onEntry: (entry) => {
     fetchers.status.due();
-    fetchers.overview.due(1_000);
     if (detail.scope && isAround(entry, detail.scope)) detailDue();
   },
   onTransition: took,
@@ -151,7 +156,12 @@ function took(fact) {
     drawTimeline();
     say(fact);
   }
-  if (fact.type !== "held") fetchers.overview.due(500);
+  const row = fact.type === "health" && known.overview?.health?.find((one) => keyOf(one) === keyOf(fact));
+  if (row) {
+    Object.assign(row, { health: fact.new, why: null, age_s: null });
+    drawAround();
+  }
+  fetchers.overview.due(OVERVIEW_MS);
   fetchers.status.due();
   if (detail.scope && isAround(fact, detail.scope)) detailDue();
 }
@@ -183,24 +193,26 @@ function drawTimeline() {
 function drawAround() {
   const found = known.overview;
   if (found === null) return;
-  health.render(found.health ?? null, whyNot(found, "health"), sought);
-  renderWarnings(byId("warnings-list"), found.warnings ?? null, whyNot(found, "warnings"), sought);
-  renderRoutes(byId("routes-list"), found.routes ?? null, whyNot(found, "routes"));
-  renderReplicas(byId("replicas-list"), found.replicas ?? null, whyNot(found, "replicas"));
+  health.render(models(), sought, found.health_cut);
+  renderWarnings(byId("warnings-list"), found.warnings, sought);
+  renderRoutes(byId("routes-list"), found.routes, found.why);
+  renderReplicas(byId("replicas-list"), found.replicas, found.why);
   if (known.status) drawSummary(heldRows(known.status));
 }
 
-const whyNot = (found, part) => (typeof found.why === "string" ? found.why : found.why?.[part]);
+/** The health of models; a host has none of its own. */
+const models = () => known.overview.health.filter((row) => row.model !== null);
 
 function drawSummary(rows) {
   const count = (group) => rows.filter((row) => row.group === group).length;
   const overview = known.overview;
-  const unwell = overview?.health?.filter((row) => !["healthy", "idle", "live", "unknown"].includes(row.health)).length;
+  const targets = overview ? models() : [];
+  const unwell = targets.filter((row) => !["healthy", "idle", "live", "unknown"].includes(row.health)).length;
   const facts = [
     ["Held", count("held"), "held"],
     ["On probation", count("probation"), "probation"],
     ["By operators", count("operator"), "operator"],
-    ["Unwell targets", overview?.health ? `${unwell} of ${overview.health.length}` : null, unwell ? "degraded" : ""],
+    ["Unwell targets", overview ? `${unwell} of ${targets.length}` : null, unwell ? "degraded" : ""],
     ["Warnings", overview?.warnings?.length ?? null, overview?.warnings?.length ? "throttled" : ""],
     ["Replicas", overview?.replicas?.length ?? null, ""],
   ].filter(([, value]) => value !== null);

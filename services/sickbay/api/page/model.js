@@ -63,11 +63,11 @@ export function cause(hold) {
   return hold.kind ? `${hold.count ?? 1}${of} × ${hold.kind}${status}` : `${hold.count ?? 1}${of}`;
 }
 
-/** One row a hold and one an operator's record: those that end last come last. */
+/** One row a hold and one an operator's record: operators' first, then what is held, then probation; the latest first. */
 export function heldRows(status) {
   const rows = status.scopes.flatMap(scopeRows);
   const order = { operator: 0, held: 1, probation: 2 };
-  return rows.sort((a, b) => order[a.group] - order[b.group] || a.endMs - b.endMs || (a.key < b.key ? -1 : 1));
+  return rows.sort((a, b) => order[a.group] - order[b.group] || b.seq - a.seq || (a.key < b.key ? -1 : 1));
 }
 
 /** The rows of one scope's document. */
