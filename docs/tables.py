@@ -21,6 +21,7 @@ import sickbay_projections
 from sickbay.cli import app
 from sickbay.cli.equivalents import example, table_of
 from sickbay.config import table as settings
+from sickbay.metrics import ROUTER, SERVICES, Metric
 from sickbay_events import KINDS
 from sickbay_events.policy import keys
 
@@ -90,6 +91,12 @@ def equivalents() -> list[str]:
     return _table(("command", "with NATS alone"), cells)
 
 
+def metrics(rows: Sequence[Metric]) -> list[str]:
+    """Every metric of one sort of process."""
+    cells = [(f"`{row.name}`", row.sort, ", ".join(f"`{name}`" for name in row.labels), row.says) for row in rows]
+    return _table(("metric", "type", "labels", "says"), cells)
+
+
 def all_commands(command: Any, path: str = "sickbay") -> Iterator[tuple[str, Any]]:
     """Every command of the command line that is not hidden, groups left out: (`sickbay policy check`, it)."""
     for name, inner in getattr(command, "commands", {}).items():
@@ -118,6 +125,8 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "errors": errors,
     "commands": commands,
     "equivalents": equivalents,
+    "metrics_services": lambda: metrics(SERVICES),
+    "metrics_router": lambda: metrics(ROUTER),
 }
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -153,6 +154,30 @@ async def test_off_is_the_plain_code_and_a_second_enable_adds_nothing(exporter: 
     assert traced.decide(TARGET).allowed and traced.usable([TARGET, SPARE])
     assert len(spans(exporter, "sickbay.decide")) == 3
     assert traced.decide(None).allowed  # type: ignore[arg-type]
+
+
+async def test_a_sampler_or_processor_that_fails_harms_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing on a router's request path raises, whatever runs behind the tracer; it is said once."""
+
+    class Broken(SpanProcessor):
+        def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+            if span.name == "sickbay.decide":
+                raise RuntimeError("start")
+
+        def on_end(self, span: ReadableSpan) -> None:
+            raise RuntimeError("end")
+
+    provider = TracerProvider()
+    provider.add_span_processor(Broken())
+    sb = unconnected()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace, "get_tracer", lambda *_: provider.get_tracer("broken"))
+        tracing.enable(sb)
+    for _ in range(3):
+        async with sb.attempt(TARGET) as attempt:
+            attempt.ok()
+        assert attempt.outcome is not None and attempt.outcome.kind == "ok" and sb.decide(TARGET).allowed
+    assert sorted(record.getMessage().rpartition(": ")[2] for record in caplog.records) == ["end", "start"]
 
 
 def test_the_setting_switches_it_on(exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:

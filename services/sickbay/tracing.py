@@ -12,11 +12,15 @@ key and no error text is in a span. Switched on, methods of that one object are 
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from importlib.metadata import version
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from sickbay_events import Decision, Target
+from sickbay_events import CallOutcome, Decision, Target
 
 from .attempt import Attempt
 from .errors import Held, SickbayError
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
     from .client import Sickbay
     from .projector import Projector
     from .sync import SyncSickbay
+
+_log = logging.getLogger("sickbay.tracing")
 
 HELD: Final = "held"
 """`error.type` of an attempt that was not made."""
@@ -54,7 +60,12 @@ def enable(sb: Sickbay | SyncSickbay) -> None:
     if made.attempt_type is not Attempt:
         return
     made.gate.decide = _traced_decide(tracer, made)  # type: ignore[method-assign]
-    made.attempt_type = _traced_attempt(tracer)
+
+    class Traced(TracedAttempt):
+        """The attempts of this connection."""
+
+    Traced.tracer = tracer
+    made.attempt_type = Traced
 
 
 def enable_folds(projector: Projector) -> None:
@@ -83,15 +94,34 @@ def _tracer() -> Tracer:
     return trace.get_tracer("sickbay", version("sickbay"))
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing on a router's request path raises, and samplers and processors of spans are anybody's code."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - see above
+        _say(f"{type(error).__name__}: {error}")
+
+
+@lru_cache(maxsize=32)
+def _say(what: str) -> None:
+    _log.warning("a span failed (said once): %s", what)
+
+
 def _traced_decide(tracer: Tracer, sb: Sickbay) -> Any:
     decide = sb.gate.decide
 
     def traced(target: Target) -> Decision:
-        with tracer.start_as_current_span("sickbay.decide", record_exception=False) as span:
-            decision = decide(target)
-            if span.is_recording():
-                span.set_attributes({**_of_target(target), **_of_decision(decision)})
-            return decision
+        span: Span | None = None
+        with _quiet():
+            span = tracer.start_span("sickbay.decide")
+        decision = decide(target)
+        if span is not None:
+            with _quiet():
+                if span.is_recording():
+                    span.set_attributes({**_of_target(target), **_of_decision(decision)})
+                span.end()
+        return decision
 
     return traced
 
@@ -124,88 +154,101 @@ def _of_decision(decision: Decision) -> dict[str, Any]:
     return found
 
 
-def _traced_attempt(tracer: Tracer) -> type[Attempt]:
-    """The class of attempts that have a span, current from entering to leaving."""
-    from opentelemetry import context, trace
-    from opentelemetry.trace import StatusCode
+def _of_outcome(outcome: CallOutcome) -> dict[str, Any]:
+    facts = {
+        "sickbay.outcome.kind": outcome.kind,
+        "sickbay.outcome.scope": outcome.scope,
+        "sickbay.outcome.signature": outcome.signature,
+        "sickbay.outcome.seen_seq": outcome.seen_seq,
+        "sickbay.rank": outcome.rank,
+        "sickbay.route": outcome.route,
+        "sickbay.forced": outcome.forced,
+        "sickbay.ttft_ms": outcome.ttft_ms,
+        "http.response.status_code": outcome.status,
+        "error.type": outcome.kind if outcome.kind != "ok" else None,
+    }
+    return {key: value for key, value in facts.items() if value is not None}
 
-    class TracedAttempt(Attempt):
-        """An attempt with a span."""
 
-        _span: Span | None = None
-        _token: Token[Context] | None = None
+class TracedAttempt(Attempt):
+    """An attempt with a span, current from entering to leaving. Each `enable` makes a class of it, with the tracer."""
 
-        def __enter__(self) -> Self:
-            self._start()
-            try:
-                return super().__enter__()
-            except BaseException as error:
-                self._refused(error)
-                raise
+    tracer: ClassVar[Tracer]
+    _span: Span | None = None
+    _token: Token[Context] | None = None
 
-        async def __aenter__(self) -> Self:
-            self._start()
-            try:
-                return await super().__aenter__()
-            except BaseException as error:
-                self._refused(error)
-                raise
+    def __enter__(self) -> Self:
+        self._start()
+        try:
+            return super().__enter__()
+        except BaseException as error:
+            self._refused(error)
+            raise
 
-        def __exit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-        ) -> None:
-            try:
-                super().__exit__(kind, error, trace)
-            finally:
-                self._end()
+    async def __aenter__(self) -> Self:
+        self._start()
+        try:
+            return await super().__aenter__()
+        except BaseException as error:
+            self._refused(error)
+            raise
 
-        def first_content(self) -> None:
-            if self._span is not None and not self.has_content:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            self._end()
+
+    def first_content(self) -> None:
+        """The first content of a stream arrived: an event of the span."""
+        if self._span is not None and not self.has_content:
+            with _quiet():
                 self._span.add_event("sickbay.first_content")
-            super().first_content()
+        super().first_content()
 
-        def _start(self) -> None:
-            self._span = span = tracer.start_span("sickbay.attempt", attributes=_of_target(self.target))
-            self._token = context.attach(trace.set_span_in_context(span))
+    def _start(self) -> None:
+        from opentelemetry import context
+        from opentelemetry.trace import set_span_in_context
 
-        def _refused(self, error: BaseException) -> None:
+        with _quiet():
+            self._span = span = self.tracer.start_span("sickbay.attempt", attributes=_of_target(self.target))
+            self._token = context.attach(set_span_in_context(span))
+
+    def _refused(self, error: BaseException) -> None:
+        with _quiet():
             if self._span is not None:
                 if isinstance(error, Held):
                     self._span.set_attributes(_of_decision(error.decision))
                 self._span.set_attribute("error.type", HELD if isinstance(error, Held) else type(error).__name__)
+        with _quiet():
             self._leave()
 
-        def _end(self) -> None:
-            span, outcome = self._span, self.outcome
-            if span is None:
-                return
+    def _end(self) -> None:
+        span, outcome = self._span, self.outcome
+        if span is None:
+            return
+        with _quiet():
             if self.decision is not None:
                 span.set_attributes(_of_decision(self.decision))
             if outcome is not None:
-                facts = {
-                    "sickbay.outcome.kind": outcome.kind,
-                    "sickbay.outcome.scope": outcome.scope,
-                    "sickbay.outcome.signature": outcome.signature,
-                    "sickbay.outcome.seen_seq": outcome.seen_seq,
-                    "sickbay.rank": outcome.rank,
-                    "sickbay.route": outcome.route,
-                    "sickbay.forced": outcome.forced,
-                    "http.response.status_code": outcome.status,
-                    "sickbay.ttft_ms": outcome.ttft_ms,
-                }
-                span.set_attributes({key: value for key, value in facts.items() if value is not None})
+                span.set_attributes(_of_outcome(outcome))
                 if outcome.kind != "ok":
-                    span.set_attribute("error.type", outcome.kind)
+                    from opentelemetry.trace import StatusCode
+
                     span.set_status(StatusCode.ERROR)
+        with _quiet():
             self._leave()
 
-        def _leave(self) -> None:
-            """End the span. A stream that is closed in another task has nothing to take back there."""
-            span, token = self._span, self._token
-            self._span = self._token = None
-            if token is not None and trace.get_current_span() is span:
-                context.detach(token)
-            if span is not None:
-                span.end()
+    def _leave(self) -> None:
+        """End the span. A stream that is closed in another task has nothing to take back there."""
+        from opentelemetry import context
+        from opentelemetry.trace import get_current_span
 
-    return TracedAttempt
+        span, token = self._span, self._token
+        self._span = self._token = None
+        if token is not None and get_current_span() is span:
+            context.detach(token)
+        if span is not None:
+            span.end()
