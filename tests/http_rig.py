@@ -202,6 +202,16 @@ class Reader:
             assert time.monotonic() < deadline, f"it did not come: {seen[-5:]}"
         raise AssertionError(f"the stream ended: {seen[-5:]}")
 
+    def until_all(self, *wanted: Callable[[str, dict[str, Any]], bool]) -> list[tuple[str, int, dict[str, Any]]]:
+        """All events up to where each of these has come, in whatever order."""
+        missing = list(wanted)
+
+        def is_last(name: str, data: dict[str, Any]) -> bool:
+            missing[:] = [one for one in missing if not one(name, data)]
+            return not missing
+
+        return self.until(is_last)
+
     def __enter__(self) -> Self:
         return self
 

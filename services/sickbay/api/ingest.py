@@ -74,7 +74,12 @@ _one: Final[Any] = msgspec.json.Decoder(Outcome).decode
 _many: Final[Any] = msgspec.json.Decoder(list[Outcome]).decode
 _raw: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _NAMES: Final = ", ".join(field.name for field in msgspec.structs.fields(Outcome))
-_WORDS: Final = {"": _NAMES, "kind": f"one of {', '.join(KINDS)}", "scope": "host, credential, model or none"}
+_WORDS: Final = {
+    "": _NAMES,
+    "kind": f"one of {', '.join(KINDS)}",
+    "scope": "host, credential, model or none",
+    "id": ID_FORM,
+}
 _OUTCOME_FIELDS: Final = tuple(CallOutcome.__struct_fields__)
 
 

@@ -34,8 +34,10 @@ _log = logging.getLogger("sickbay.api")
 
 KEPT: Final = 2_000
 """Events that are kept for who comes back."""
-BACKLOG_MAX: Final = 1_000
-"""A watcher that lies so far behind is dropped: it may come back, and nobody waits for it."""
+BACKLOG_BYTES_MAX: Final = 16 << 20
+"""A watcher that lies so far behind is dropped: it may come back, and nobody waits for it. What waits is shared by all
+who have not had it yet."""
+CHUNK_BYTES: Final = 1 << 16
 WATCHERS_MAX: Final = 500
 BEAT_S: Final = 1.0
 RETRY_S: Final = 0.5
@@ -46,24 +48,37 @@ class Watcher:
     """One who watches: what is still to be sent to it."""
 
     def __init__(self) -> None:
-        self.queue: deque[bytes] = deque()
         self.wake = asyncio.Event()
         self.is_over = False
+        self._queue: deque[bytes] = deque()
+        self._bytes = 0
 
     def put(self, data: bytes) -> None:
         """Queue an event; one who does not keep up is over."""
-        if len(self.queue) >= BACKLOG_MAX:
+        if self._bytes + len(data) > BACKLOG_BYTES_MAX:
             if not self.is_over:
                 _log.info("a watcher that did not read is dropped")
             self.end()
             return
-        self.queue.append(data)
+        self._bytes += len(data)
+        self._queue.append(data)
         self.wake.set()
+
+    def take(self) -> bytes:
+        """Some of what waits, oldest first; empty if nothing does."""
+        taken: list[bytes] = []
+        size = 0
+        while self._queue and size < CHUNK_BYTES:
+            taken.append(self._queue.popleft())
+            size += len(taken[-1])
+        self._bytes -= size
+        return b"".join(taken)
 
     def end(self) -> None:
         """Send nothing more."""
         self.is_over = True
-        self.queue.clear()
+        self._queue.clear()
+        self._bytes = 0
         self.wake.set()
 
 
@@ -107,13 +122,11 @@ class Hub:
         watcher = self.join(last_seq)
         try:
             while not watcher.is_over:
-                if not watcher.queue:
+                if data := watcher.take():
+                    yield data
+                else:
                     watcher.wake.clear()
                     await watcher.wake.wait()
-                    continue
-                data = b"".join(watcher.queue)
-                watcher.queue.clear()
-                yield data
         finally:
             self._watchers.discard(watcher)
 
@@ -124,11 +137,11 @@ class Hub:
         watcher = Watcher()
         if last_seq is not None and self._from_seq <= last_seq <= self._seq:
             # Several events share a sequence, so those of the last one come again: they say the same twice.
-            watcher.queue.extend([data for seq, data in self._kept if seq >= last_seq])
+            first = [data for seq, data in self._kept if seq >= last_seq]
         else:
-            watcher.queue.extend(self._standing())
-        watcher.queue.append(self._beat())
-        watcher.wake.set()
+            first = self._standing()
+        for data in (*first, self._beat()):
+            watcher.put(data)
         self._watchers.add(watcher)
         return watcher
 
@@ -136,8 +149,13 @@ class Hub:
         if len(self._kept) == KEPT:
             self._from_seq = self._kept[0][0] + 1
         self._kept.append((self._seq, data))
+        self._put(data)
+
+    def _put(self, data: bytes) -> None:
         for watcher in tuple(self._watchers):
             watcher.put(data)
+            if watcher.is_over:
+                self._watchers.discard(watcher)
 
     def _standing(self) -> list[bytes]:
         """All that stands, for who has nothing."""
@@ -161,10 +179,8 @@ class Hub:
     def _loaded(self) -> None:
         """The view was read for the first time: who watched before knows nothing of it."""
         self._from_seq = self._passed() + 1
-        standing = self._standing()
-        for watcher in tuple(self._watchers):
-            watcher.queue.extend(standing)
-            watcher.wake.set()
+        for data in self._standing():
+            self._put(data)
 
     def _entry(self, key: str, entry: GateEntry | None) -> bytes:
         return event("entry", self._seq, entry_fact(key, entry))
@@ -179,9 +195,7 @@ class Hub:
     async def _beats(self) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
-            data = self._beat()
-            for watcher in tuple(self._watchers):
-                watcher.put(data)
+            self._put(self._beat())
 
     # Transitions.
 
