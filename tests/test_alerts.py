@@ -106,7 +106,7 @@ def test_what_could_not_be_delivered_is_counted_in_the_next_message() -> None:
     found.add(held(2), "", 1.0)
     batch = found.due(1.0)
     assert batch is not None and message_of(batch, 1).not_delivered == 1
-    assert "1 alerts before these could not be delivered" in message_of(batch, 1).text
+    assert "1 alert before could not be delivered" in message_of(batch, 1).text
     found.done(delivered=True)
     found.add(held(3), "", 2.0)
     last = found.due(2.0)

@@ -19,7 +19,6 @@ import pytest
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
 from sickbay.bus.connect import connect
-from sickbay.cli.doctor import hours_held
 
 LIMIT_S = 20.0
 Start = Callable[..., Serve]
@@ -123,15 +122,6 @@ def test_doctor_names_what_is_wrong(nats_server_factory: Callable[..., NatsServe
     found = {one["what"]: one for one in json.loads(empty.stdout)["findings"]}
     assert empty.returncode == 1 and found["streams"]["level"] == "bad" and "serve" in found["streams"]["do"]
     assert found["services"]["level"] == "bad"
-
-
-def test_a_log_that_holds_less_than_a_day_is_counted_in_hours() -> None:
-    """1,000 events a second of 300 bytes fill 10 GiB in some ten hours, long before the age of a week."""
-    config = {"max_age": 7 * 86_400 * 10**9, "max_bytes": 10 << 30}
-    hours, limit = hours_held(1000, 300, config)
-    assert limit == "size" and hours is not None and 9 < hours < 11
-    assert hours_held(1, 300, config) == (168.0, "age")
-    assert hours_held(5, 300, {"max_age": 0, "max_bytes": -1}) == (None, "")
 
 
 def test_a_user_without_permissions_is_told_which(

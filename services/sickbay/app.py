@@ -34,9 +34,11 @@ from .bus.embedded import EmbeddedServer, saved_url
 from .bus.jetstream import JetStreamApi
 from .bus.link import Link
 from .bus.topology import CONTROL, DEAD, DEAD_PREFIX, LOG, POLICY_SUBJECT, TRANSITIONS, TopologyReport, ensure
-from .bus.viewnames import view_names
+from .bus.viewnames import ViewNames, view_names
 from .config import Settings
 from .contract import Doc, document, documented, schema_of, specification
+from .doctor.checks import losses
+from .doctor.finding import Patient
 from .historian.child import HistorianChild
 from .metrics import exposition
 from .probes import Probe, Probes, read_probes
@@ -196,11 +198,18 @@ class Services:
         if self.is_beside:
             return  # it answers no questions, probes nobody and keeps no history: the running services do
         link.listen(connected=self._on_connected)
+        self._tasks.add(asyncio.create_task(self._say_losses(client, names), name="sickbay-losses"))
         if self.settings.history_path is not None:
             self.historian = HistorianChild(self.settings, self.url)
             self._history = asyncio.create_task(self.historian.run(), name="sickbay-historian")
         if probes is not None:
             self._probe(link, self.projector, *probes)
+
+    async def _say_losses(self, client: Client, names: ViewNames) -> None:
+        """One line for each thing that may lose events, with its remedy, as `sickbay doctor` finds it."""
+        for finding in await losses(Patient(client, self.settings, names)):
+            level = logging.INFO if finding.level == "note" else logging.WARNING
+            _log.log(level, "%s: %s -> %s", finding.what, finding.found, finding.do)
 
     def _probe(self, link: Link, projector: Projector, settings: Probes, probes: list[Probe]) -> None:
         """Probe from now on, while this is the process that writes."""

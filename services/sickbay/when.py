@@ -109,3 +109,17 @@ def _ms(text: str, naive: datetime, zone: tzinfo | None, *, whole_day: bool, len
         return round(at.timestamp() * 1000)
     except (OverflowError, OSError) as error:
         raise WhenRefused(text, f"no clock has shown that: {error}") from None
+
+
+def seconds(value: float) -> str:
+    """Seconds as people say them: `0.4 s`, `52 s`, `9 min 12 s`, `3 h 5 min`, `2 d 4 h`."""
+    if value < 10:
+        return f"{max(value, 0.0):.1f} s"
+    whole = round(value)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"

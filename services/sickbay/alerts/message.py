@@ -93,7 +93,7 @@ def _text(batch: Batch, counts: Counter[str], hosts: Sequence[str], named: int) 
     if batch.held_back:
         lines.append(f"{batch.held_back} of these were held back by the limit on messages")
     if batch.lost:
-        lines.append(f"{batch.lost} alerts before these could not be delivered; `sickbay history` has them")
+        lines.append(f"{batch.lost} alert{'s' * (batch.lost != 1)} before could not be delivered; `sickbay history` has them")
     text = "\n".join(lines)
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 

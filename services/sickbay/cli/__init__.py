@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -50,6 +52,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sickbay {version('sickbay')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    shown: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options before any command."""
+
+
 for add in (
     add_demo,
     add_serve,

@@ -24,7 +24,9 @@ from sickbay_events import provider_of
 from sickbay_events.names import at_machine
 
 from ..bus.connect import BusError, NatsOptions, PermissionDenied, connect
+from ..bus.viewnames import ViewNames, view_names
 from ..config import Settings
+from ..when import seconds as seconds  # noqa: PLC0414 - all commands have it from here
 
 _T = TypeVar("_T")
 
@@ -40,6 +42,9 @@ DataFolder: TypeAlias = Annotated[
     str | None, typer.Option("--data", metavar="FOLDER", help="Folder of the embedded NATS; default $SICKBAY_DATA.")
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print facts as JSON.")]
+ViewName: TypeAlias = Annotated[
+    str | None, typer.Option("--view", metavar="NAME", help="Which view of the log; default $SICKBAY_VIEW, or none.")
+]
 Provider: TypeAlias = Annotated[str, typer.Argument(help="Provider as routers name it (openrouter.ai), or its URL.")]
 
 
@@ -94,20 +99,6 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
-def seconds(value: float) -> str:
-    """Seconds as people say them: `0.4 s`, `52 s`, `9 min 12 s`, `3 h 5 min`, `2 d 4 h`."""
-    if value < 10:
-        return f"{max(value, 0.0):.1f} s"
-    whole = round(value)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
-
-
 def plain_name(text: str) -> str:
     """The provider's name of a name or a URL, without any machine's."""
     return provider_of(text) if "://" in text else text
@@ -124,6 +115,11 @@ def provider_name(text: str) -> str:
     if named != plain:
         typer.echo(f"{plain} is {named} in the log: each machine has its own", err=True)
     return named
+
+
+def chosen_view(view: str | None) -> ViewNames:
+    """The view that a command is about. Raises `ViewRefused`."""
+    return view_names(settings(view=view).view)
 
 
 def settings(**given: Any) -> Settings:

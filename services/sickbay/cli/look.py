@@ -21,8 +21,7 @@ from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY
 
 from ..bus.connect import request
 from ..bus.entries import read_entries
-from ..bus.topology import GATE_PREFIX as GATE_SUBJECT
-from ..bus.topology import GATE_STREAM
+from ..bus.viewnames import MAIN, ViewNames
 from ..operate import log_now_ms
 from ..transitions import warnings_of
 from .base import (
@@ -30,6 +29,8 @@ from .base import (
     DataFolder,
     NatsUrl,
     SaysNo,
+    ViewName,
+    chosen_view,
     connected,
     console,
     print_json,
@@ -69,6 +70,7 @@ def status(
     *,
     everything: Annotated[bool, typer.Option("--all", help="Every target, not only those with a hold.")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again every second until Ctrl-C.")] = False,
+    view: ViewName = None,
     nats: NatsUrl = None,
     data: DataFolder = None,
     as_json: AsJson = False,
@@ -78,13 +80,15 @@ def status(
     Example: sickbay status --watch
     """
 
+    names = chosen_view(view)
+
     async def work() -> None:
         async with connected(nats, data) as client:
             if not watch:
-                found = await status_facts(client, everything=everything)
+                found = await status_facts(client, everything=everything, names=names)
                 print_json(found) if as_json else console().print(shown_status(found))
                 return
-            await _watch(lambda: status_facts(client, everything=everything), as_json=as_json)
+            await _watch(lambda: status_facts(client, everything=everything, names=names), as_json=as_json)
 
     run(work())
 
@@ -103,12 +107,12 @@ async def _watch(facts: Callable[[], Awaitable[dict[str, Any]]], *, as_json: boo
             await asyncio.sleep(WATCH_EVERY_S)
 
 
-async def status_facts(client: Client, *, everything: bool = False) -> dict[str, Any]:
-    """All pages of the services' status; where none answers, what the gates see in the bucket."""
+async def status_facts(client: Client, *, everything: bool = False, names: ViewNames = MAIN) -> dict[str, Any]:
+    """All pages of the services' status; where none answers, what the gates see in the bucket of this view."""
     question: dict[str, Any] = {"all": everything, "limit": 1000}
     found = await ask(client, "sickbay.v1.status", question)
     if found is None:
-        return {**await _view_facts(client), "warnings": []}
+        return {**await _view_facts(client, names), "warnings": []}
     while found["next"]:
         more = await ask(client, "sickbay.v1.status", {**question, "after": found["next"]})
         if more is None:
@@ -120,14 +124,14 @@ async def status_facts(client: Client, *, everything: bool = False) -> dict[str,
     return found
 
 
-async def _view_facts(client: Client) -> dict[str, Any]:
+async def _view_facts(client: Client, names: ViewNames) -> dict[str, Any]:
     """The gates' view as the bucket has it, in the form of a status."""
-    found = await read_entries(client, GATE_STREAM, f"{GATE_SUBJECT}>")
+    found = await read_entries(client, names.stream, f"{names.gate_prefix}>")
     now_ms = await log_now_ms(client)
     scopes: list[dict[str, Any]] = []
     checkpoint: dict[str, Any] = {}
     for entry in found.entries:
-        key = "gate." + entry.subject.decode().removeprefix(GATE_SUBJECT)
+        key = "gate." + entry.subject.decode().removeprefix(names.gate_prefix)
         if entry.gone or key == POLICY_KEY:
             continue
         if key == CHECKPOINT_KEY:

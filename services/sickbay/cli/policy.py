@@ -20,11 +20,23 @@ from sickbay_events.view import GATE_PREFIX, POLICY_KEY, PolicyInForce
 
 from ..bus.connect import BusError
 from ..bus.entries import read_entry
-from ..bus.topology import GATE_PREFIX as GATE_SUBJECT
-from ..bus.topology import GATE_STREAM
+from ..bus.viewnames import MAIN, ViewNames
 from ..policies import PolicySet, StandingPolicy, set_policy, standing_policy, to_toml
 from .act import Actor, Reason, login
-from .base import AsJson, DataFolder, NatsUrl, SaysNo, connected, console, print_json, rows, run, table
+from .base import (
+    AsJson,
+    DataFolder,
+    NatsUrl,
+    SaysNo,
+    ViewName,
+    chosen_view,
+    connected,
+    console,
+    print_json,
+    rows,
+    run,
+    table,
+)
 
 Key = tuple[str, object, object]
 
@@ -46,6 +58,7 @@ def add(app: typer.Typer) -> None:
 def policy_show(
     *,
     as_toml: Annotated[bool, typer.Option("--toml", help="Print it as a file to edit.")] = False,
+    view: ViewName = None,
     nats: NatsUrl = None,
     data: DataFolder = None,
     as_json: AsJson = False,
@@ -55,9 +68,11 @@ def policy_show(
     Example: sickbay policy show --toml > policy.toml
     """
 
+    names = chosen_view(view)
+
     async def work() -> tuple[StandingPolicy | None, PolicyInForce | None]:
         async with connected(nats, data) as client:
-            return await _standing(client), await policy_in_force(client)
+            return await _standing(client), await policy_in_force(client, names)
 
     standing, found = run(work())
     policy = Policy() if found is None else Policy.from_data(found.policy)
@@ -100,9 +115,9 @@ async def _standing(client: Client) -> StandingPolicy | None:
         return None
 
 
-async def policy_in_force(client: Client) -> PolicyInForce | None:
-    """The policy as the gates have it; None while nobody has written one."""
-    entry = await read_entry(client, GATE_STREAM, GATE_SUBJECT + POLICY_KEY.removeprefix(GATE_PREFIX))
+async def policy_in_force(client: Client, names: ViewNames = MAIN) -> PolicyInForce | None:
+    """The policy as the gates of a view have it; None while nobody has written one."""
+    entry = await read_entry(client, names.stream, names.gate_prefix + POLICY_KEY.removeprefix(GATE_PREFIX))
     return None if entry is None or entry.gone else msgspec.json.decode(entry.payload, type=PolicyInForce)
 
 

@@ -20,13 +20,24 @@ from sickbay_events.view import CHECKPOINT_KEY, GATE_PREFIX
 
 from ..bus.connect import BusError
 from ..bus.entries import read_entry
-from ..bus.topology import GATE_PREFIX as GATE_SUBJECT
-from ..bus.topology import GATE_STREAM
+from ..bus.viewnames import ViewNames, view_names
 from ..config import Settings
 from ..lease_wire import LeaseName
 from ..operate import Ack, log_now_ms, publish_probe
 from ..probes import Probe, ProbeRefused, Probes, ProbeTarget, made_probe, read_probes
-from .base import AsJson, DataFolder, NatsUrl, SaysNo, connected, console, plain_name, print_json, run, settings
+from .base import (
+    AsJson,
+    DataFolder,
+    NatsUrl,
+    SaysNo,
+    ViewName,
+    connected,
+    console,
+    plain_name,
+    print_json,
+    run,
+    settings,
+)
 from .look import ask
 
 if TYPE_CHECKING:
@@ -55,6 +66,7 @@ def probe(
     level: Annotated[LevelName | None, typer.Option(help="readiness: a tiny request; liveness: any answer.")] = None,
     limit_s: Annotated[float | None, typer.Option("--limit", min=0.1, max=120, help="Seconds it may take.")] = None,
     report: Annotated[bool, typer.Option(help="Put the result into the log; a held target's trial is leased.")] = True,
+    view: ViewName = None,
     nats: NatsUrl = None,
     data: DataFolder = None,
     as_json: AsJson = False,
@@ -63,7 +75,7 @@ def probe(
 
     Example: sickbay probe https://openrouter.ai/api/v1 z-ai/glm-5.3 -H "Authorization: Bearer env:OPENROUTER_API_KEY"
     """
-    known = settings(nats=nats, data=data)
+    known = settings(nats=nats, data=data, view=view)
     wanted = _wanted(known, provider, model, file, family=family, header=header or [])
     wanted = wanted._replace(level=level or wanted.level, limit_s=limit_s or wanted.limit_s)
     found, ack = run(_reported(known, wanted, nats, data) if report else _unreported(wanted))
@@ -127,7 +139,7 @@ async def _reported(known: Settings, wanted: Probe, nats: str | None, data: str 
     from ..prober import LeaseHolder
 
     async with connected(nats, data) as client, http_client() as http:
-        leases, seen_seq = await _leases(client, wanted)
+        leases, seen_seq = await _leases(client, wanted, view_names(known.view))
         holder = LeaseHolder(client, known.replica_name, wanted, leases)
         if not await holder.take():
             raise SaysNo("it is held, and the lease of its trial is another one's now, or no service answers")
@@ -145,13 +157,13 @@ async def _reported(known: Settings, wanted: Probe, nats: str | None, data: str 
         return found, ack
 
 
-async def _leases(client: Client, wanted: Probe) -> tuple[list[LeaseName], int | None]:
+async def _leases(client: Client, wanted: Probe, names: ViewNames) -> tuple[list[LeaseName], int | None]:
     """The leases it needs by what the gates are told, and the largest sequence seen."""
     from ..prober import leases_wanted
 
     try:
-        checkpoint = await _read(client, CHECKPOINT_KEY, Checkpoint)
-        entries = [await _read(client, GATE_PREFIX + key, GateEntry) for key in wanted.target.keys]
+        checkpoint = await _read(client, names, CHECKPOINT_KEY, Checkpoint)
+        entries = [await _read(client, names, GATE_PREFIX + key, GateEntry) for key in wanted.target.keys]
         now_ms = await log_now_ms(client)
     except (BusError, nats.errors.Error, OSError) as error:
         raise SaysNo(f"the gates' view cannot be read ({error}); --no-report probes without it") from error
@@ -168,8 +180,8 @@ async def _leases(client: Client, wanted: Probe) -> tuple[list[LeaseName], int |
     return leases, seen_seq
 
 
-async def _read(client: Client, key: str, kind: type[Any]) -> Any:
-    entry = await read_entry(client, GATE_STREAM, GATE_SUBJECT + key.removeprefix(GATE_PREFIX))
+async def _read(client: Client, names: ViewNames, key: str, kind: type[Any]) -> Any:
+    entry = await read_entry(client, names.stream, names.gate_prefix + key.removeprefix(GATE_PREFIX))
     return None if entry is None or entry.gone else msgspec.json.decode(entry.payload, type=kind)
 
 

@@ -1,0 +1,10 @@
+"""What is wrong with an installation, and what to do about it: for `sickbay doctor`, and `sickbay serve` as it starts.
+
+finding.py   what a check finds, and what it looks at
+servers.py   the NATS servers: version, TLS, copies, disk, clocks
+streams.py   the streams and what their limits drop
+services.py  who folds and writes, and what it says of itself
+rights.py    what a NATS user may do
+machine.py   files and the HTTP port of this machine
+checks.py    the table of checks
+"""
