@@ -342,6 +342,49 @@ async def test_two_hundred_held_targets_stay_of_use_on_a_phone(house: House, vis
     assert not await page.evaluate("document.getElementById('main').inert")
 
 
+async def test_the_timeline_shows_each_hold_for_as_long_as_it_held(house: House, visit: Visit) -> None:
+    """An end that moved, an early release, what began before the day, one replica's own hold, and shadow."""
+    page = await (await visit()).open()
+    hour = 3_600_000
+    now = 100 * hour
+    facts = [
+        held("a", 1, at=80, end=81), held("a", 1, at=80.5, end=82, old_end_ms=81 * hour),
+        held("b", 2, at=90, end=99), {**held("b", 2, at=91, end=99), "type": "released", "by": "success"},
+        held("c", 3, at=77, end=78, old_end_ms=77 * hour),
+        held("d", 4, at=95, end=101, replica="router-1"), held("d", 4, at=96, end=101),
+        held("e", 5, at=95, end=101, replica="router-1"),
+        held("f", 6, at=99, end=100, enforced=False),
+        held("g", 7, at=99, end=103), held("h", 8, at=70, end=75),
+    ]  # fmt: skip
+    found = await page.evaluate(
+        """async ([facts, from, now]) => {
+            const { lanes } = await import("/page/model.js");
+            const bars = (lane) => lane.bars.map((bar) => [bar.fromMs, bar.toMs]);
+            return lanes(facts, from, now).map((lane) => [lane.model, bars(lane), lane.heldMs, lane.isHeld]);
+        }""",
+        [facts, now - 24 * hour, now],
+    )
+    in_hours = [
+        [model, [[start / hour, end / hour] for start, end in bars], held_ms / hour, is_held]
+        for model, bars, held_ms, is_held in found
+    ]
+    assert in_hours == [
+        ["d", [[96, 101]], 4, True],
+        ["g", [[99, 103]], 1, True],
+        ["a", [[80, 82]], 2, False],
+        ["c", [[76, 78]], 2, False],
+        ["b", [[90, 91]], 1, False],
+        ["e", [[95, 101]], 0, False],
+        ["f", [[99, 100]], 0, False],
+    ]
+
+
+def held(model: str, began_seq: int, *, at: float, end: float, **more: Any) -> dict[str, Any]:
+    hour = 3_600_000
+    where = {"type": "held", "provider": "p", "model": model, "rule": "breaker", "began_seq": began_seq}
+    return {**where, "time_ms": at * hour, "end_ms": end * hour, **more}
+
+
 CONTRASTS = """() => {
     const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
     const rgb = (layers) => {

@@ -7,6 +7,9 @@ import { healthGroups, healthSort, healthWhy, healthWord, hrefOf, matches, warni
 
 const MODELS_MAX = 12;
 const WARNINGS_MAX = 12;
+const QUIET_S = 600;
+/** From so many answered calls on, half of them by a fallback is a warning. */
+const SUSTAINED = 20;
 
 const empty = (text) => h("p", { class: "empty" }, text);
 
@@ -105,11 +108,16 @@ export function renderRoutes(root, routes, why) {
     make: (row) => {
       const share = Math.round((row.fallback_share ?? 0) * 100);
       const meter = h("meter", { min: 0, max: 100, high: 49, optimum: 0, value: share, "aria-hidden": "true" });
-      return rowOf([["Route", named(row.route)], ["Answered", String(row.answered), "number"], ["By a fallback", [meter, ` ${share} %`, share >= 50 ? h("span", { class: "note" }, "sustained") : null], "number"]]);
+      return rowOf([["Route", named(row.route)], ["Answered", String(row.answered), "number"], ["By a fallback", [meter, ` ${share} %`, share >= 50 && row.answered >= SUSTAINED ? h("span", { class: "note" }, "sustained") : null], "number"]]);
     },
   });
   return table;
 }
+
+const heardAgoS = (row) => (logNow() === null || !row.last_heard ? null : Math.max(0, logNow() - Date.parse(row.last_heard)) / 1000);
+
+/** Not heard of in the last ten minutes: it counts for no rule. */
+export const isQuiet = (row) => !(heardAgoS(row) <= QUIET_S);
 
 /** Replicas, those heard of last first. */
 export function renderReplicas(root, replicas, why) {
@@ -118,11 +126,16 @@ export function renderReplicas(root, replicas, why) {
   const { table, body } = kept(root, "Replicas", ["Replica", "Last heard", "Outcomes"]);
   keyed(body, replicas, {
     key: (row) => row.replica,
-    signature: (row) => JSON.stringify(row),
-    make: (row) => rowOf([["Replica", named(row.replica)], ["Last heard", h("span", { class: "heard" }), "number"], ["Outcomes", row.outcomes == null ? "" : String(row.outcomes), "number"]]),
+    signature: (row) => JSON.stringify([row.outcomes, isQuiet(row)]),
+    make: (row) =>
+      rowOf([
+        ["Replica", [named(row.replica), isQuiet(row) ? h("span", { class: "note" }, "quiet") : null]],
+        ["Last heard", h("span", { class: "heard" }), "number"],
+        ["Outcomes", String(row.outcomes ?? ""), "number"],
+      ]),
     update: (element, row) => {
-      const ms = Date.parse(row.last_heard ?? "");
-      element.querySelector(".heard").textContent = Number.isFinite(ms) && logNow() !== null ? `${duration(Math.max(0, logNow() - ms) / 1000)} ago` : "";
+      const agoS = heardAgoS(row);
+      element.querySelector(".heard").textContent = agoS === null ? "" : `${duration(agoS)} ago`;
     },
   });
   return table;

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { Act } from "./act.js";
-import { chip, h, named, plain, show } from "./dom.js";
+import { chip, h, keepingFocus, named, plain, show } from "./dom.js";
 import { clockText, countDown, duration, logNow } from "./clock.js";
 import { DAY_MS, hrefOf, lanes, keyOf, scopeRows, sentences, transition, wide } from "./model.js";
 import { picture } from "./timeline.js";
@@ -98,10 +98,10 @@ export class Detail {
     const rows = known.scopes.flatMap(scopeRows);
     this.act.offer(rows.length > 0);
     const nodes = [this.verdict(known, rows), ...rows.map((row) => this.holdCard(row))];
-    const focusIn = this.state.contains(document.activeElement);
-    show(this.state, nodes);
-    if (focusIn) this.heading.focus();
-    show(this.story, this.known(known), this.day(past), this.happened(past), this.elsewhere());
+    keepingFocus(this.root, () => {
+      show(this.state, nodes);
+      show(this.story, this.known(known), this.day(past), this.happened(past), this.elsewhere());
+    });
   }
 
   verdict(known, rows) {
@@ -151,7 +151,7 @@ export class Detail {
     if (nowMs === null) return null;
     const found = lanes(past.transitions, nowMs - DAY_MS, nowMs);
     if (!found.length) return null;
-    const rows = found.map((lane) => h("li", {}, found.length > 1 ? h("span", { class: "lane-name" }, lane.model === null ? wide(lane) : named(lane.model, { class: "name short" })) : null, picture(lane.bars, nowMs - DAY_MS, nowMs)));
+    const rows = found.map((lane) => h("li", {}, found.length > 1 ? h("span", { class: "lane-name" }, lane.model === null ? wide(lane) : h("a", { class: "target", href: hrefOf(lane) }, named(lane.model))) : null, picture(lane.bars, nowMs - DAY_MS, nowMs)));
     const held = found.reduce((most, lane) => Math.max(most, lane.heldMs), 0);
     return h("section", {}, h("h3", {}, `Held ${duration(held / 1000)} of the last 24 hours`), h("ul", { class: "lanes narrow" }, ...rows));
   }

@@ -74,6 +74,17 @@ export function keyed(parent, items, { key, signature, make, update }) {
 
 const focusable = (element) => [...element.querySelectorAll("a[href], button, input, select")];
 
+/** Draw something anew; a link or button in it that has the focus passes it on to its like. */
+export function keepingFocus(root, draw) {
+  const held = document.activeElement;
+  const at = root.contains(held) ? focusable(root).indexOf(held) : -1;
+  const href = held?.getAttribute("href");
+  draw();
+  if (at < 0 || held.isConnected) return;
+  const now = focusable(root);
+  (now.find((element) => href && element.getAttribute("href") === href) ?? now[Math.min(at, now.length - 1)])?.focus();
+}
+
 /** Show exactly these nodes in an element. */
 export function show(element, ...nodes) {
   element.replaceChildren(...nodes.flat().filter((node) => node !== null));

@@ -1,6 +1,8 @@
 // The stream of changes, and whether what is shown can be relied on.
 
 const BEAT_LOST_MS = 3_500;
+/** So long a connection gets to open, and to say something. */
+const SILENT_MS = 8_000;
 const STALE_S = 3;
 const RETRY_MS = [250, 500, 1_000, 2_000, 4_000];
 
@@ -35,6 +37,7 @@ export class Live {
   }
 
   open() {
+    this.triedAt = performance.now();
     const source = new EventSource("/v1/watch");
     this.source = source;
     const on = (type, take) =>
@@ -67,11 +70,8 @@ export class Live {
 
   /** A stream that stays open without a word is as dead as a closed one. */
   check() {
-    const heard = this.beat?.at ?? this.since;
-    if (this.source && performance.now() - heard > 4 * BEAT_LOST_MS) {
-      this.since = performance.now();
-      this.again();
-    }
+    const heardAt = Math.max(this.triedAt, this.beat?.at ?? 0);
+    if (this.source && performance.now() - heardAt > SILENT_MS) this.again();
   }
 
   state() {

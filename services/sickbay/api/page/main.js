@@ -1,10 +1,12 @@
 // The page: what it keeps, when it asks again, and what it draws.
 
 import { ask, wholeStatus } from "./api.js";
-import { Health, renderReplicas, renderRoutes, renderWarnings } from "./around.js";
-import { clockText, duration, logNow, tick, told } from "./clock.js";
+import { Health, isQuiet, renderReplicas, renderRoutes, renderWarnings } from "./around.js";
+import { clockText, logNow, tick, told } from "./clock.js";
 import { Detail } from "./detail.js";
 import { byId, chip, h, plain, show } from "./dom.js";
+import { Fetcher } from "./fetcher.js";
+import { showBanner, showFreshness } from "./freshness.js";
 import { HeldList } from "./held.js";
 import { Live } from "./live.js";
 import { DAY_MS, heldRows, keyOf, scopeOf, transition } from "./model.js";
@@ -13,7 +15,6 @@ import { Timeline } from "./timeline.js";
 
 const HISTORY_MAX = 5_000;
 const SETTLE_MS = 120;
-const AGAIN_MS = 2_000;
 // The overview is made for all who ask, and may be two seconds old.
 const OVERVIEW_MS = 2_500;
 const FLOOD = 4;
@@ -24,59 +25,42 @@ const timeline = new Timeline(byId("timeline-list"));
 const health = new Health(byId("health-list"));
 let sought = "";
 
-/** Fetches one thing when it is called for, once at a time, and once more if it was called for meanwhile. */
-function fetcher(fetchIt, everyMs) {
-  let timer = null;
-  let running = false;
-  let again = false;
-  let lastAt = 0;
-  async function run() {
-    timer = null;
-    running = true;
-    again = false;
-    lastAt = performance.now();
-    try {
-      await fetchIt();
-      complaints.delete(fetchIt);
-    } catch (error) {
-      if (error.status === 401 || error.status === 403) session.load().catch(() => null);
-      else {
-        complaints.set(fetchIt, error.says ?? String(error));
-        timer = setTimeout(run, AGAIN_MS);
-      }
-    }
-    running = false;
-    if (again) due(SETTLE_MS);
-    freshness();
-  }
-  function due(inMs = SETTLE_MS) {
-    if (running) again = true;
-    else timer ??= setTimeout(run, inMs);
-  }
-  return { due, ripe: () => !running && timer === null && performance.now() - lastAt > everyMs && due(0) };
-}
-
 const complaints = new Map(); // what could not be fetched, and why
 
+function fetcher(name, everyMs, fetchIt) {
+  const onEnd = (error) => {
+    if (error === null) complaints.delete(name);
+    else if (error.status === 401 || error.status === 403) session.load().catch(() => null);
+    else complaints.set(name, error.says ?? String(error));
+    freshness();
+  };
+  return new Fetcher(async () => session.mayRead && fetchIt(), { everyMs, onEnd });
+}
+
 const fetchers = {
-  status: fetcher(async () => {
-    known.status = await wholeStatus();
+  status: fetcher("status", 10_000, async () => {
+    const found = await wholeStatus();
+    if (!session.mayRead) return; // signed out meanwhile
+    known.status = found;
     told(Date.parse(known.status.at));
     drawHeld();
     // The first answer says what time it is, and by that what the last day is.
     if (known.history.fromMs === undefined) fetchers.history.due(0);
-  }, 10_000),
-  overview: fetcher(async () => {
-    known.overview = await ask("/v1/overview");
+  }),
+  overview: fetcher("overview", 20_000, async () => {
+    const found = await ask("/v1/overview");
+    if (!session.mayRead) return;
+    known.overview = found;
     drawAround();
-  }, 20_000),
-  history: fetcher(async () => {
+  }),
+  history: fetcher("history", 300_000, async () => {
     if (logNow() === null) return;
     const fromMs = logNow() - DAY_MS;
     const found = await ask("/v1/history", { query: { from: new Date(fromMs).toISOString(), limit: HISTORY_MAX } });
+    if (!session.mayRead) return;
     known.history = { fromMs, transitions: found.transitions, note: noteOf(found) };
     drawTimeline();
-  }, 300_000),
+  }),
 };
 
 function noteOf(found) {
@@ -185,12 +169,21 @@ function drawHeld() {
   drawSummary(rows);
 }
 
-function drawTimeline() {
-  const now = logNow();
-  if (now !== null && known.history.fromMs !== undefined) timeline.render(known.history, sought, now);
+/** Draw something once before the next frame, however often it is called for. */
+function soon(draw) {
+  let isDue = false;
+  return () => {
+    if (!isDue) requestAnimationFrame(() => ((isDue = false), draw()));
+    isDue = true;
+  };
 }
 
-function drawAround() {
+const drawTimeline = soon(() => {
+  const now = logNow();
+  if (now !== null && known.history.fromMs !== undefined) timeline.render(known.history, sought, now);
+});
+
+const drawAround = soon(() => {
   const found = known.overview;
   if (found === null) return;
   health.render(models(), sought, found.health_cut);
@@ -198,7 +191,7 @@ function drawAround() {
   renderRoutes(byId("routes-list"), found.routes, found.why);
   renderReplicas(byId("replicas-list"), found.replicas, found.why);
   if (known.status) drawSummary(heldRows(known.status));
-}
+});
 
 /** The health of models; a host has none of its own. */
 const models = () => known.overview.health.filter((row) => row.model !== null);
@@ -214,7 +207,7 @@ function drawSummary(rows) {
     ["By operators", count("operator"), "operator"],
     ["Unwell targets", overview ? `${unwell} of ${targets.length}` : null, unwell ? "degraded" : ""],
     ["Warnings", overview?.warnings?.length ?? null, overview?.warnings?.length ? "throttled" : ""],
-    ["Replicas", overview?.replicas?.length ?? null, ""],
+    ["Replicas", overview?.replicas?.filter((row) => !isQuiet(row)).length ?? null, ""],
   ].filter(([, value]) => value !== null);
   show(byId("summary"), ...facts.map(([label, value, sort]) => h("li", { class: value ? `t-${sort}` : null }, h("strong", {}, String(value)), " ", label)));
   const shadow = known.status?.shadow;
@@ -223,33 +216,10 @@ function drawSummary(rows) {
   }
 }
 
-const WORDS = { live: ["live", "healthy"], stale: ["stale", "degraded"], lost: ["connection lost", "held"], connecting: ["connecting", "idle"], closed: ["closed", "idle"] };
-
 /** Say how far what is shown can be relied on; loudly where it cannot. */
 function freshness() {
-  const { word, ageS, seq } = session.mayRead ? live.state() : { word: "closed", ageS: null, seq: null };
-  if (document.body.dataset.state !== word || !byId("freshness-word").dataset.drawn) {
-    document.body.dataset.state = word;
-    const made = chip(...WORDS[word]);
-    made.id = "freshness-word";
-    made.dataset.drawn = "1";
-    byId("freshness-word").replaceWith(made);
-  }
-  const age = ageS === null || !Number.isFinite(ageS) ? "" : ageS < 10 ? `${ageS.toFixed(1)} s` : duration(ageS);
-  byId("freshness-age").textContent = age ? `view ${age} old · seq ${seq}` : "";
-  const now = logNow();
-  byId("clock").textContent = now === null || word === "closed" ? "" : `${new Date(now).toISOString().slice(11, 19)} UTC`;
-  banner(word, age);
-}
-
-function banner(word, age) {
-  let text = "";
-  if (word === "lost") text = known.status ? `Connection lost. What stands here is as of ${known.status.at.slice(11, 19)} UTC and moves on no more. Trying again …` : "Connection lost: the server does not answer. Trying again …";
-  else if (word === "stale") text = "The view is stale: no projector writes it. Routers go on with what they were last told; so does this page.";
-  else if (complaints.size && word !== "closed") text = `Not all of it could be read: ${[...new Set(complaints.values())].join("; ")}`;
-  byId("banner").hidden = !text;
-  if (byId("banner-text").textContent !== text) byId("banner-text").textContent = text;
-  byId("banner-age").textContent = text && age ? `${age} old` : "";
+  const state = session.mayRead ? live.state() : { word: "closed", ageS: null, seq: null };
+  showFreshness(state, { asOf: known.status?.at, complaints: [...new Set(complaints.values())] });
 }
 
 function route() {
@@ -309,8 +279,7 @@ setInterval(() => session.mayRead && drawTimeline(), 60_000);
       if (!session.mayRead) opened();
     })
     .catch(() => {
-      byId("banner").hidden = false;
-      byId("banner-text").textContent = "The server does not answer. Trying again …";
+      showBanner("The server does not answer. Trying again …");
       setTimeout(begin, 2_000);
     });
 })();

@@ -179,26 +179,33 @@ export function lanes(transitions, fromMs, nowMs) {
     if (fact.type !== "held" && fact.type !== "released") continue;
     const key = keyOf(fact);
     if (!found.has(key)) found.set(key, { key, provider: fact.provider, model: fact.model ?? null, bars: new Map() });
-    const { bars } = found.get(key);
-    const name = `${fact.rule} ${fact.began_seq} ${fact.replica ?? ""}`;
-    const bar = bars.get(name);
-    if (fact.type === "released") {
-      if (bar) bar.toMs = Math.min(bar.toMs, fact.time_ms);
-      else bars.set(name, { rule: fact.rule, fromMs, toMs: Math.min(fact.end_ms, fact.time_ms), enforced: fact.enforced !== false });
-    } else if (bar) bar.toMs = fact.end_ms;
-    else {
-      const began = fact.old_end_ms == null ? fact.time_ms : fromMs;
-      bars.set(name, { rule: fact.rule, fromMs: began, toMs: fact.end_ms, kind: fact.kind, replica: fact.replica, enforced: fact.enforced !== false });
-    }
+    add(found.get(key).bars, fact, fromMs);
   }
   const made = [];
   for (const lane of found.values()) {
     const bars = [...lane.bars.values()].filter((bar) => bar.toMs > fromMs && bar.toMs > bar.fromMs);
     if (!bars.length) continue;
     bars.sort((a, b) => a.fromMs - b.fromMs);
-    made.push({ ...lane, bars, heldMs: covered(bars, fromMs, nowMs), isHeld: bars.some((bar) => bar.toMs > nowMs) });
+    // What one replica was held from alone, or what shadow let pass, was not held from the fleet.
+    const fleets = bars.filter((bar) => bar.replica === null && bar.enforced);
+    made.push({ ...lane, bars, heldMs: covered(fleets, fromMs, nowMs), isHeld: fleets.some((bar) => bar.toMs > nowMs) });
   }
   return made.sort((a, b) => b.isHeld - a.isHeld || b.heldMs - a.heldMs || (a.key < b.key ? -1 : 1));
+}
+
+function add(bars, fact, fromMs) {
+  const name = `${fact.rule} ${fact.began_seq}`;
+  const bar = bars.get(name);
+  const enforced = fact.enforced !== false;
+  if (fact.type === "released") {
+    if (bar) bar.toMs = Math.min(bar.toMs, fact.time_ms);
+    else bars.set(name, { rule: fact.rule, fromMs, toMs: Math.min(fact.end_ms, fact.time_ms), replica: null, enforced });
+  } else if (bar && bar.replica === (fact.replica ?? null)) bar.toMs = fact.end_ms;
+  else {
+    // Its beginning lies before what is known if this only moved its end.
+    const began = fact.old_end_ms == null || bar ? fact.time_ms : fromMs;
+    bars.set(name, { rule: fact.rule, fromMs: began, toMs: fact.end_ms, replica: fact.replica ?? null, enforced });
+  }
 }
 
 function covered(bars, fromMs, nowMs) {

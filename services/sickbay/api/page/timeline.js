@@ -35,6 +35,11 @@ function barText(bar) {
   return `${bar.rule}${alone} ${clockText(bar.fromMs)} to ${clockText(bar.toMs)}${shadow}`;
 }
 
+function laneText(lane) {
+  const held = lane.heldMs ? duration(lane.heldMs / 1000) : "the fleet was not held";
+  return `${lane.isHeld ? "held now · " : ""}${rulesOf(lane.bars)} · ${held}`;
+}
+
 export class Timeline {
   constructor(root) {
     this.root = root;
@@ -79,7 +84,7 @@ export class Timeline {
           {},
           h("span", { class: "lane-name" }, targetLink(lane)),
           picture(lane.bars, fromMs, nowMs),
-          h("span", { class: "lane-words soft" }, `${lane.isHeld ? "held now · " : ""}${rulesOf(lane.bars)} · ${duration(lane.heldMs / 1000)}`),
+          h("span", { class: "lane-words soft" }, laneText(lane)),
         ),
     });
   }
