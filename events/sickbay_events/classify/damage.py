@@ -163,7 +163,8 @@ _MARK: Final = re.compile(
 MARK_CHARS: Final = 4096
 """Marks are looked for in this much of the beginning and of the end, where they leak."""
 _MARK_BEGINNINGS: Final = ("<|", "<｜", "INST]", "SYS>>", "_of_turn>", "</s>", "<s>", "<eos>", "<bos>", "<pad>",
-                           "<unk>", "gMASK", "[TOOL_CALLS]", "<unused", "<0x", "<sop>", "]<]minimax", "|>", "<end_of_", "<start_of_")  # fmt: skip
+                           "<unk>", "gMASK", "[TOOL_CALLS]", "<unused", "<0x", "<sop>", "]<]minimax", "|>",
+                           "<end_of_", "<start_of_")  # fmt: skip
 """Every mark holds one of these: a quick look that spares clean text the pattern."""
 _CODE_SPAN: Final = re.compile(r"```[^`]{0,20000}```|`[^`\n]{1,400}`|~~~[^~]{0,20000}~~~")
 _ABOUT_MARKS: Final = re.compile(
@@ -182,8 +183,8 @@ _HARMONY_STARTS: Final = ("analysis", "commentary", "final")
 
 
 def _pieces(text: str) -> str | None:
-    """What a tokenizer writes for a blank (`\u0120`, `\u2581`), left between words; or the headers of a reply's channels
-    that lost their marks (`analysisThe user asks ...assistantfinalHello`).
+    """What a tokenizer writes for a blank (`\u0120`, `\u2581`), left between words; or the headers of a reply's
+    channels that lost their marks (`analysisThe user asks ...assistantfinalHello`).
     """
     if "assistant" in text and text.startswith(_HARMONY_STARTS) and (found := _HARMONY.search(text)):
         return found[0]

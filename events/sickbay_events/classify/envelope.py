@@ -36,6 +36,7 @@ _CHILD_KEYS: Final = (
     "error", "errors", "detail", "details", "message", "fault", "base_resp", "response", "metadata", "data", "body",
     "cause", "output", "innererror", "inner_error", "violations", "error_model", "upstream_error", "exception",
     "routing_funnel", "status",
+    "responsemetadata",
 )  # fmt: skip
 _SPOKEN_KEYS: Final = frozenset(("error", "errors", "fault", "upstream_error", "exception"))
 """Fields that hold an object, or the whole message as a string."""

@@ -323,7 +323,7 @@ def error_in(document: dict[str, Json]) -> Json:
         name, value = next(iter(document.items()))
         if name.endswith("Exception") and isinstance(value, dict):
             return {"error": {"code": name, **value}}
-    nested = document.get("Response")
+    nested = document.get("Response") or document.get("ResponseMetadata")
     if isinstance(nested, dict) and nested.get("Error"):
         return {"error": nested["Error"]}
     if document.get("errors") and isinstance(document["errors"], list) and not document.get("result"):

@@ -20,8 +20,9 @@ _RELAYS: Final = frozenset(("openrouter", "vercel_gateway", "kilo", "opencode_ze
 _STRANGER_STATUSES: Final = frozenset((401, 403, 404))
 _PROXY_STATUSES: Final = frozenset((407, 511))
 """The network's own statuses: a proxy or a captive portal wants a login."""
-_CHALLENGES: Final = ("cf-mitigated", "x-vercel-mitigated", "x-amzn-waf-action")
+_CHALLENGES: Final = frozenset(("cf-mitigated", "x-vercel-mitigated", "x-amzn-waf-action"))
 """Headers by which a front server says that its page wants to see a browser: of the same kind."""
+_WANTS_BROWSER: Final = frozenset(("challenge", "captcha"))
 _ABOUT_MODEL: Final = frozenset(("model_unavailable", "permission_model"))
 CODE_CHARS_MAX: Final = 64
 _MACHINE_CODE: Final = re.compile(
@@ -50,13 +51,23 @@ _WEAK: Final = _by_code(rules.WEAK_CODES)
 
 def match(envelope: Envelope, requested_model: str, family: str) -> Verdict:
     """The verdict on an error answer."""
-    if envelope.status in _PROXY_STATUSES or any(
-        envelope.headers.get(name) in ("challenge", "captcha") for name in _CHALLENGES
+    if envelope.status in _PROXY_STATUSES or (
+        not _CHALLENGES.isdisjoint(envelope.headers)
+        and not _WANTS_BROWSER.isdisjoint(envelope.headers.get(name, "") for name in _CHALLENGES)
     ):
         return Verdict(kind="unknown", scope="none", signature="foreign_shape", confidence="low")
     row, origin = _find(envelope._replace(text=models.without_name(envelope.text, requested_model)), family)
     if row is None:
         return _by_status(envelope, family)
+    if (
+        origin == "family"
+        and row.kind == "model_unavailable"
+        and not row.codes
+        and _is_foreign(envelope, family, weak=True)
+        and not models.names_whole(envelope.text, requested_model)
+    ):
+        # A family's own words, in a stranger's shape, about no model that we asked for.
+        return Verdict(kind="unknown", scope="none", signature="foreign_shape", confidence="low")
     if origin != "family" and _is_foreign(envelope, family, weak=row.weak or origin == "weak"):
         return Verdict(kind="unknown", scope="none", signature="foreign_shape", confidence="low")
     kind, scope = row.kind, row.scope

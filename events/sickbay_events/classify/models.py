@@ -19,24 +19,29 @@ _NAME: Final = (
 )
 _GONE: Final = (
     r"(?:does not exist|doesn't exist|do not exist|did not exist|not exist|not found|isn't found|could not be found|"
-    r"cannot be found|can't be found|was not found|not recogni[sz]ed|not valid|is invalid|isn't valid|unknown|"
+    r"cannot be found|can not be found|can't be found|was not found|not recogni[sz]ed|"
+    r"not valid|is invalid|isn't valid|unknown|"
     r"has been (?:deprecated|retired|decommissioned|discontinued|archived|removed|shut down|sunset|deleted|disabled|"
     r"taken offline)|"
-    r"(?:is|was) (?:deprecated|archived|retired|decommissioned|discontinued|sunset|removed)|"
+    r"(?:is|was) (?:deprecated|in deprecation|archived|retired|decommissioned|discontinued|sunset|removed)|"
     r"(?:has )?reached (?:its |the )?end|"
     r"no longer (?:available|supported|served|exists|offered|hosted)|"
     r"(?:is |are )?not (?:available|supported|served|deployed|listed|offered|hosted|registered|configured|loaded|"
     r"installed)"
     r"(?! (?:for|in|on|with|when|while|via|to|by this|at|under|until|as|right|now|yet|currently|temporarily|today|"
     r"because)\b)|"
-    r"(?:is |are )?not (?:supported|served|available) by (?:any|provider)|isn't available|"
+    r"(?:is |are )?not (?:supported|served|available) by (?:any|provider)|"
+    r"(?:is |are )?not (?:supported|available) (?:for|in|on) (?:this (?:environment|server|deployment|gateway|"
+    r"provider)|the selected provider)|isn't available|"
     r"isn't supported(?! (?:for|in|on|with))|"
     r"not in (?:the|this|our) (?:list|set) of (?:\w{1,12} )?models|"
     r"unavailable on this)"
 )
 _FORWARD: Final = re.compile(
     # "the model `x` does not exist", "model 'x' not found", "deployment x was not found": read from the noun on.
-    r"(?:models?|deployment|engine|inference profile|lora)(?: adapter)?(?: with)?(?: the)?(?: id| ids| name| named| code| version| identifier| alias)?"
+    r"(?:models?|deployment|engine|inference profile|lora)(?: adapter)?(?: or (?:endpoint|deployment))?"
+    r"(?: with(?: the)?(?= name| id| identifier))?"
+    r"(?: id| ids| name| named| code| version| identifier| alias)?"
     rf"(?: at)?(?: for api)?(?![a-z0-9_])[ :=]{{0,3}}(?:\(?{_NAME}\)?[ ,:.]{{0,3}})?"
     r"\b(?:(?:is|was|are|which|that|you requested|requested) ){0,3}"
     rf"(?:that )?{_GONE}"
@@ -44,12 +49,13 @@ _FORWARD: Final = re.compile(
 _NOUN: Final = re.compile(r"model|deployment|engine|inference profile|lora")
 _BACKWARD: Final = re.compile(
     # "unknown model: x", "invalid model name", "no such model": read back from the noun.
-    r"(?:unknown|invalid|no such|unsupported|unrecogni[sz]ed|nonexistent|non-existent|undefined) model"
+    r"(?:unknown|invalid|no such|unsupported|unrecogni[sz]ed|nonexistent|non-existent|undefined) (?:requested )?model"
     r"(?! (?:output|response|parameter|config|input|type|format|argument|arn|provider|field|setting|option|family|"
     r"path|url))"
     r"|(?:unknown|no such) \w{1,20} model(?: id| name)?(?:: ?| ?[`'\"])"
     r"|(?:cannot|can't|could not|couldn't|unable to) (?:find|locate|resolve) (?:the )?(?:\w{1,20} )?model"
-    r"|no [`'\"]?models?(?:_name|_id)?[`'\"]? (?:named|found(?! in (?:the |your )?(?:request|body|payload))|with|matches|matching|available with)"
+    r"|no [`'\"]?models?(?:_name|_id)?[`'\"]? (?:"
+    r"named|found(?! in (?:the |your )?(?:request|body|payload))|with|matches|matching|available with)"
 )
 _PHRASES: Final = (
     "non-serverless model", "not a valid model", "not found the model", "no endpoints found for", "try pulling it",
@@ -70,7 +76,6 @@ _TONGUES: Final = re.compile(
     r"모델[^.\n]{0,40}(?:찾을 수 없|존재하지)"
 )
 """The same in other tongues: a noun and what is said of it, in one sentence."""
-_TONGUES_SAY: Final = ("nicht gefunden", "existiert nicht", "introuvable", "existe", "esiste", "trovato", "encontr")
 NOUNS_MAX: Final = 24
 _FOREIGN_OBJECT: Final = re.compile(
     r"\b(?:tool|function|file|item|assistant|thread|run|session|cache|cachedcontent|conversation|response|prompt|batch|"
@@ -98,7 +103,7 @@ def _missing(text: str) -> bool:
         return True
     if not text.isascii() and (_WIDE.search(text) or _TONGUES.search(text)):
         return True
-    if any(words in text for words in _TONGUES_SAY) and _TONGUES.search(text):
+    if ("modell" in text or "modelo" in text) and _TONGUES.search(text):
         return True
     if PLAIN_ID in text and _ITSELF.search(text):
         return True
@@ -130,6 +135,7 @@ def names_whole(text: str, model: str) -> bool:
 PLAIN_ID: Final = "m-0"
 _ITSELF: Final = re.compile(
     # The id alone at the start of a sentence: "acme/m-9 does not exist".
+    rf"(?:\A|[:-] )model: {PLAIN_ID}(?:\Z|\n|\. received)|"
     rf"(?:\A|[.:\n] ?)[`'\"]?{PLAIN_ID}[`'\"]?:? (?:(?:is|was|has been) )?(?:does not exist|doesn't exist|not exist|"
     r"not found|could not be found|no longer available|deprecated|decommissioned|retired|discontinued|"
     r"not (?:supported|available)\.?\Z)"

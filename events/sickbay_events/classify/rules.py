@@ -66,7 +66,8 @@ MISSING: Final = "{model missing}"
 
 THERE: Final = (
     "have access to model | be verified | subscription | currently unavailable | not support | new users | region"
-    " | country | for this account | for this request"
+    " | country | for this account | for this request | not allowed by | organization policy | not approved for"
+    " | chat model | account | plan"
 )
 """Words by which a model is there, though a code or a phrase says otherwise: the general rows know which kind it is."""
 
@@ -85,7 +86,8 @@ CODES: Final[tuple[Rule, ...]] = (
         "model_not_supported unsupported_model invalid_model modelnotsupported model_not_found model_not_available",
         "for this request | on /v1/ | in the v1/ | in v1/ | this endpoint | this route | transcription"
         " | support embedding | support chat | support completion | support & /v1/ | not a chat model"
-        " | support & endpoint | this api | for format | cannot be used with | can only be used with | completions api | responses api",
+        " | support & endpoint | this api | for format | cannot be used with | can only be used with"
+        " | not supported & completions api | not supported & responses api",
         never="does not exist",
     ),
     rule(

@@ -15,7 +15,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         "bad_request",
         says="""
         model=none | cachedcontent | no endpoints found that | no endpoints found & filter by tool
-        be verified to generate""",
+        be verified to generate | items are not persisted | previous response with id | no thread found
+        no assistant found | no such file object | extra usage is required for | required for fast mode""",
     ),
     rule(
         # OpenRouter's words behind whatever relay: endpoints there were, the caller's own filters left none.
@@ -26,7 +27,9 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule("permission_model", says="no endpoints found & filter by | with a chatgpt account"),
     rule(
         "rate_limited",
-        says="perminute | tokens_per_minute | requests_per_minute | error-code#token-limit | limit_rpm",
+        says="""
+        perminute | no deployments available & current_rpm | tokens_per_minute | requests_per_minute
+        error-code#token-limit | limit_rpm""",
         never="perday",
     ),
     rule(
@@ -75,7 +78,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         your account & per minute | your account & rate limit | account's rate limit | account rate limit
         api key rate limit | rate limit & this api key | rate limit & your api key
         rate limit for creating""",
-        never="spend limit | per day | high traffic | for model | for the model",
+        never="spend limit | per day | high traffic | for model | for the model | tpd rate limit",
         scope="credential",
     ),
     rule(
@@ -103,8 +106,13 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         maximum prompt length | max_seq_len | max_total_tokens | max_new_tokens & must be <= | max_model_len
         max input tokens | maximum input tokens | maximum allowed length | length of prompt
         prompt_tokens & must be | reduce the length | range of input length | maximum number of tokens allowed
-        request body too large for | inputs must have less than | exceeds the available context | context shift is disabled
-        max tokens of & exceeded | input tokens + | text too long | text is too long
+        request body too large for | inputs must have less than | exceeds the available context
+        context shift is disabled
+        string too long & messages[ | string too long & input[ | prompt token count of & exceed
+        request entity too large
+        payload too large | request exceeds the maximum | request body exceeds | request is too large
+        request size limit
+        max tokens of & exceeded | input tokens + | text too long | text is too long | sequence too long
         exceed context size | longer than the maximum | longest input & exceed | number of input tokens
         token limit & prompt | prompt & exceed & token limit | exceeded model token limit
         size limit exceeded by & tokens | prompt contains & tokens & exceed
@@ -135,7 +143,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         "quota",
         says="""
         requires paid balance | quota for this model | free quota of this model | free tier of the model
-        allowance for this model""",
+        allowance for this model | inference limit for the & model""",
         never="per minute",
         scope="model",
     ),
@@ -153,10 +161,15 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         usage limit reached | usage limit for | usage limit exceeded | hit your usage limit
         reached your usage limit | session usage limit | 5-hour & limit | 5 hour & limit
         daily free allocation
-        daily allocation | daily quota | daily limit | monthly quota | hard limit | over budget
+        reached your daily | reached your weekly | reached your monthly | daily message limit | daily request limit
+        daily usage limit | daily token limit | daily allocation | daily quota | daily limit | monthly quota
+        hard limit | over budget
         budget is exhausted | budget exhausted | monthly token limit | tokens used today | budget has been exceeded
         exceeded budget | exceeded & budget | budget exceeded
-        exceeded your current quota | exceeded current quota | quota has been exhausted
+        current quota exceeded | quota exceeded & per day | quota has been reached | usage limit has been reached
+        exceeds the service quota | package has expired | free-models-per-day | per 86400s | 预扣费额度
+        not active, please check your billing | exceeded your current quota | exceeded current quota
+        quota has been exhausted
         out of call volume quota | quota exhausted | quota is exhausted | quota is not enough
         quota exceeded & billing | free quota | free allocated quota | free tier & exhausted
         free trial & ended | trial & expired | payment required | payment method | past due | overdue | unpaid
@@ -167,7 +180,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         requires billing | billing is disabled | billing disabled | enable billing | active subscription
         subscription has expired
         subscription expired | top up | please recharge | insufficient_quota
-        guthaben | kontingent & aufgebraucht | kontingent & ersch | saldo insuficiente | недостаточно средств | 残高が不足 | 残高不足
+        guthaben | kontingent & aufgebraucht | kontingent & ersch | saldo insuficiente | недостаточно средств
+        残高が不足 | 残高不足
         crédits insuffisants | crédit insuffisant | créditos insuficientes
         余额不足 | 余额已 | 欠费 | 额度不足 | 额度已
         额度用 | 配额已 | 请充值 | 资源包 | 套餐已""",
@@ -194,7 +208,10 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         model access is denied | model is blocked | model & is blocked at | models & blocked | model blocked
         request access & model | be verified to use the model | be verified to use this model
         be verified to stream | must be verified | plan does not include | plan doesn't include
-        not included in your & plan | not available in your & plan | not available on your & plan
+        not included in your & plan | not included in current | of this policy | not available in your & plan
+        not available on your & plan
+        not available on the & plan | not available in the & plan | not available in your subscription
+        subscription tier
         not available for your plan | not available on the free | model is only available
         has been disabled for | disabled for your | disabled by your | disabled for this
         not available to your
@@ -231,7 +248,10 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         not support the chat | does not support chat | does not support generate | does not support completion
         does not support embedding | not support embeddings | not an embedding model
         not support the responses
-        model only supports & api | not supported for format | not available with the api version | use a supported api version
+        url error, please check | required url is missing | path not found | not supported for this request
+        not supported on /v1 | does not support & transcription | 调用方式 | operation requested is invalid
+        model only supports & api | not supported for format | not available with the api version
+        use a supported api version
         cannot be used with the & api | can only be used with the & api
         only available & completions api | only available & responses api
         not accessible via the | support endpoint | support this endpoint | support this api
@@ -253,10 +273,11 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         model is cold | cold start | scaled to zero | scaling up | warming up | being warmed | starting up
         not ready | is not ready yet | initializing | no available worker | no upstream provider
         no auth available | no available account | no available & account | 无可用令牌
-        no accounts available | no account available | 无可用账号 | failed to load model | no deployments available for
+        no accounts available | no account available | 无可用账号 | failed to load model
+        no deployments available for
         no provider available | no providers available | temporarily unable | no healthy upstream
         no instances
-        no workers | queue full | queue is full | queue size | maximum pending requests
+        no workers | request waiting timeout | queue full | queue is full | queue size | maximum pending requests
         temporarily unavailable | service unavailable | currently unavailable | service is unavailable
         is unavailable, try again | not available right now | not available at the moment | not loaded yet
         currently not available | temporarily not available | unavailable at the moment
@@ -264,7 +285,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         model busy | model is busy | busy, retry | not currently available | service is sleeping
         currently experiencing | degraded function
         engine is currently | unable to serve | no available capacity | more data centers to forward
-        max capacity | maximum capacity | überlastet | ausgelastet | surchargé | sobrecargad | перегружен | 混雑 | 混み合
+        max capacity | maximum capacity | überlastet | ausgelastet | surchargé | sobrecargad | перегружен | 混雑
+        混み合
         负载 | 访问量过大 | 繁忙 | 拥挤 | 资源不足 | 过载""",
         never="does not exist | api key | in this region | in your region | in your country",
     ),
@@ -272,12 +294,14 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         "model_unavailable",
         says=f"{MISSING}"
         " | on-demand throughput isn't supported | support on-demand throughput"
-        " | dedicated endpoint & not running",
+        " | dedicated endpoint & not running | unable to access model & list of supported models",
     ),
     rule(
         "malformed_output",
         says="""
-        failed to parse input at pos | error parsing tool call | failed to generate json | failed to call a function | tool call validation failed | failed_generation
+        failed to parse input at pos | error parsing tool call | no valid tool call or response
+        but model called a tool | failed to generate json
+        failed to call a function | tool call validation failed | failed_generation
         model produced invalid content | failed to parse tool call | invalid tool call generated
         could not parse & model's output | model did not output valid | model output & invalid
         unparsable & output""",
@@ -286,13 +310,15 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         "rate_limited",
         says="""
         too many requests | rate limit | rate-limit | ratelimit | rate_limit | request was throttled | throttl
-        exceeded the limit of requests | requests limit | slow down | zu viele anfragen | trop de requêtes | demasiadas solicitudes
+        exceeded the limit of requests | requests limit | slow down | zu viele anfragen | trop de requêtes
+        demasiadas solicitudes
         слишком много запросов | リクエストが多すぎ | 频率 | 请求过多""",
         never="retry later if | per day | does not exist",
     ),
     rule(
         "timeout",
-        says="timed out | timeout | time out | deadline expired | deadline exceeded | took too long | 超时",
+        says="""
+        timed out | timeout | time out | is timing out | deadline expired | deadline exceeded | took too long | 超时""",
         never="""
         timeout must | invalid timeout | timeout is not | 'timeout' | timeout parameter | connect timeout""",
     ),
@@ -322,7 +348,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         project & suspended | unsupported countries | unsupported country | not available in your country
         账户已被锁定 | 非活动状态 | service is unavailable in this region | service is not available in your region
         country is not supported | location is not supported | country, region, or territory
-        country or region
+        country or region | due to expired timestamps | have permission to perform this action
         region is not supported | ip address & not | ip & whitelist | access terminated
         has not been used in project | api has not been | unauthenticated | incorrect api | missing scopes
         insufficient permission | valid credentials | authorization header
@@ -365,7 +391,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         "server_error",
         says="""
         internal server error | internal error | internal_error | server had an error | server error
-        unexpected error | error was encountered while running the model | prediction interrupted
+        unexpected error | error was encountered while running the model | agents are being provisioned
+        prediction interrupted
         bad gateway | connection error | connection refused | connection reset
         unexpectedly stopped | model has crashed | model crashed | out of memory | cuda | no response from
         内部错误 | 服务异常 | 系统异常 | 服务器错误""",

@@ -54,7 +54,7 @@ CHINA: Final[dict[str, tuple[Rule, ...]]] = {
         rule("bad_request", "", "does not support synchronous | does not support asynchronous | does not support http call"),
         rule("wrong_endpoint", "", "url error"),
         rule("quota", "allocationquota.freetieronly", scope="model"),
-        rule("quota", "", "free tier of the model has been exhausted | free allocated quota exceeded", scope="model"),
+        rule("quota", "", "free tier of the model has been exhausted | free quota has been exhausted | free allocated quota exceeded", scope="model"),
         rule("quota", "insufficient_quota throttling.allocationquota throttling", "hour | week | month | exhausted | free"),
         rule("rate_limited", "insufficient_quota throttling.allocationquota limit_tokens"),
         rule("rate_limited", "throttling.burstrate limit_burst_rate", scope="credential"),

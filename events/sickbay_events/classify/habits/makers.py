@@ -132,6 +132,7 @@ MAKERS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("auth", "accessdeniedexception unrecognizedclientexception", never="access to"),
     ),
     "mistral": (
+        rule("permission_model", "1910 tier_not_allowed"),
         rule("model_unavailable", "1500 invalid_model", never=THERE),
         rule("overloaded", "3505 3500 service_tier_capacity_exceeded"),
         rule("rate_limited", "1300 rate_limited", never="monthly", scope="credential"),

@@ -20,11 +20,11 @@ RELAYS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("permission_model", "", "all providers have been ignored | is not available in your region"),
         rule("bad_request", "", "support tool use | support image input | support audio input | that support | requested parameters"),
         rule("model_unavailable", "", "unavailable for free | no endpoints found for | is not a valid model id | is no longer available", never=THERE),
-        rule("overloaded", "", "no instances available | no available & provider"),
+        rule("overloaded", "", "no instances available | no available provider | no available model provider"),
         rule("content_filter", "", "was flagged | moderation | prompt injection", at=(200, 400, 403)),
         rule("auth", "", "user not found | no auth credentials | no cookie auth"),
         rule("overloaded", "502", "no allowed | overloaded"),
-        rule("overloaded", "503"),
+        rule("overloaded", "503", never=f"{MISSING} | no available channel | 无可用渠道"),
     ),
     "vercel_gateway": (
         rule("model_unavailable", "model_not_found", never=THERE),
