@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
 import ssl
 import stat
 import subprocess
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography import x509
 
 from cli_runs import sickbay
 from nats_servers import nats_server_binary
@@ -114,6 +118,8 @@ def test_an_update_keeps_authority_and_passwords(tmp_path: Path) -> None:
         (["--store-gib", "0"], "--store-gib"),
         (["--view", "a.b"], "view"),
         (["--update", "--force"], "--update"),
+        (["--compose", "--cluster", "5"], "--compose"),
+        (["--compose", "--store", "/data"], "--compose"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(options: list[str], named: str, tmp_path: Path) -> None:
@@ -163,3 +169,68 @@ def test_a_plan_is_checked_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ActRefused, match="--cluster"):
         write(Plan(folder=tmp_path / "x", cluster=4))
     assert not (tmp_path / "x").exists()
+
+
+COMPOSE = Plan(folder=Path(), cluster=3, compose=True)
+
+
+def test_what_compose_mounts_is_readable_there_and_the_rest_is_its_owners_alone(tmp_path: Path) -> None:
+    """Whatever the umask: the folder is closed, and within it only what containers of other users read is open."""
+    (tmp_path / "made").mkdir(mode=0o755)
+    before = os.umask(0o077)
+    try:
+        made = write(msgspec.structs.replace(COMPOSE, folder=tmp_path / "made"))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
+    modes = {str(path.relative_to(tmp_path / "made")): stat.S_IMODE(path.stat().st_mode) for path in made.files}
+    public = {name for name, mode in modes.items() if mode == 0o644}
+    nodes_own = {f"nats-{n}/{name}" for n in (1, 2, 3) for name in ("ca.pem", "server.pem", "nats.conf")}
+    stores = {f"store/nats-{n}/.keep" for n in (1, 2, 3)}
+    mounted = {"ca.pem", "api/tokens.toml", "prober/probes.toml", "prometheus/token"}
+    assert public == {"compose.env", *mounted, *nodes_own, *stores}
+    assert set(modes.values()) == {0o644, 0o600}
+    for name in ("api", "prober", "prometheus"):
+        assert stat.S_IMODE((tmp_path / "made" / name).stat().st_mode) == 0o755
+    for role in made.roles:
+        password = json.loads((tmp_path / f"made/nats/context/sickbay-{role.name}.json").read_text())["password"]
+        holders = {str(path.relative_to(tmp_path / "made")) for path in made.files if password in path.read_text()}
+        assert holders == {f"{role.name}.env", f"outside/{role.name}.env", f"nats/context/sickbay-{role.name}.json"}
+
+
+def test_containers_and_the_machine_reach_the_servers_each_by_their_own_addresses(tmp_path: Path) -> None:
+    """The services by the names of the compose file, all others by published ports, both on the certificates."""
+    write(msgspec.structs.replace(COMPOSE, folder=tmp_path, hosts=("nats.internal",), routers=("router-1",)))
+    hosts = {
+        name: [part.rpartition("@")[2] for part in read_env(tmp_path / name)["SICKBAY_NATS"].split(",")]
+        for name in ("services.env", "outside/router-router-1.env")
+    }
+    assert hosts["services.env"] == ["nats-1:4222", "nats-2:4222", "nats-3:4222"]
+    assert hosts["outside/router-router-1.env"] == [f"nats.internal:{port}" for port in (4222, 4223, 4224)]
+    assert read_env(tmp_path / "services.env")["SICKBAY_TLS_CA"] == "/etc/sickbay/ca.pem"
+    assert read_env(tmp_path / "outside/services.env")["SICKBAY_TLS_CA"] == str(tmp_path / "ca.pem")
+    for number in (1, 2, 3):
+        certificate = x509.load_pem_x509_certificate((tmp_path / f"nats-{number}/server.pem").read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert names.get_values_for_type(x509.DNSName) == [f"nats-{number}", "nats.internal"]
+
+
+def test_what_is_owned_by_people_survives_an_update_and_even_new_passwords(tmp_path: Path) -> None:
+    """Tokens and Grafana's password stay with --update; the file of probes and its keys stay in any case."""
+    plan = msgspec.structs.replace(COMPOSE, folder=tmp_path)
+    write(plan)
+    (tmp_path / "prober/probes.toml").write_text("[probe]\nper_hour = 7\n")
+    (tmp_path / "prober/keys.env").write_text("KEY=mine\n")
+    (tmp_path / "store/nats-1/jetstream").mkdir()
+    kept = [tmp_path / name for name in ("tokens/operator", "prometheus/token", "api/tokens.toml", "grafana.env")]
+    theirs = [tmp_path / name for name in ("prober/probes.toml", "prober/keys.env")]
+    before, mine = [path.read_bytes() for path in kept], [path.read_bytes() for path in theirs]
+    write(plan, "update")
+    assert [path.read_bytes() for path in (*kept, *theirs)] == [*before, *mine]
+    write(plan, "overwrite")
+    assert not [path for path, data in zip(kept, before, strict=True) if path.read_bytes() == data]
+    assert [path.read_bytes() for path in theirs] == mine
+    assert (tmp_path / "store/nats-1/jetstream").exists()
+    digests = re.findall(r'sha256 = "(\w+)"', (tmp_path / "api/tokens.toml").read_text())
+    tokens = [*(tmp_path / "tokens").iterdir(), tmp_path / "prometheus/token"]
+    assert {hashlib.sha256(path.read_bytes()).hexdigest() for path in tokens} == set(digests)

@@ -220,6 +220,8 @@ def write(plan: Plan, existing: Existing = "refuse") -> Made:
             )
             raise ActRefused("DIR", str(plan.folder / name), accepted)
     plan.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if plan.compose:
+        plan.folder.chmod(0o700)  # also one that was there: what containers read stands open within
     for name, data, mode in files:
         _write(plan.folder / name, data, mode)
     return Made(
