@@ -329,7 +329,8 @@ async def main(url: str, name: str, options: dict[str, Any]) -> None:
     from sickbay.projector import loop as loop_module
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s " + name + " %(message)s")
-    for constant, module in {"SNAPSHOT_EVENTS": keeper_module, "MARK_EVERY": loop_module}.items():
+    places = {"SNAPSHOT_EVENTS": keeper_module, "LOOK_EVERY_S": keeper_module, "MARK_EVERY": loop_module}
+    for constant, module in places.items():
         if constant in options:
             setattr(module, constant, options.pop(constant))
     link = Link(NatsOptions.from_url(url))

@@ -18,6 +18,7 @@ from sickbay.cli.explain import told_of_then
 from sickbay.operate import publish_outcome
 from sickbay.pastview import OutOfReach, find_base, log_now, state_at
 from sickbay.projector import keeper, snapshots
+from sickbay.projector.transitions import End
 from sickbay.replay import Bound
 from sickbay_events import CallOutcome, CallsRefused, Target, encode, outcome_subject, rfc3339
 from sickbay_events.outcome import Skipped
@@ -187,7 +188,7 @@ async def test_a_snapshot_of_another_fold_version_is_never_loaded(
     monkeypatch.setattr(Fleet, "decode", classmethod(lambda _, data: loaded.append(data)))
     view = await state_at(nats_client, Bound(seq=last))
     assert (view.base.begins, view.fleet.digest()) == ("beginning", live) and loaded == []
-    found, why = await snapshots.newest_fit(nats_client, log, snapshots.Told(1, last))
+    found, why = await snapshots.newest_fit(nats_client, log, End("", 1, last, frozenset()))
     assert found is None and "fold version" in why and loaded == []
 
 

@@ -208,6 +208,40 @@ async def test_what_was_derived_comes_back_when_its_stream_is_deleted(nats_clien
     await assert_converged(nats_client, projector)
 
 
+async def test_what_was_derived_comes_back_when_another_one_made_its_stream_anew(
+    nats_client: Client, spawn: Spawn
+) -> None:
+    """Nobody says so to the writer, and it has nothing more to tell: it looks now and then."""
+    projector = await live(nats_client, spawn("a", SNAPSHOT_EVENTS=30, LOOK_EVERY_S=0.2))
+    await Load(nats_client).publish(100)
+    await settled(nats_client, projector)
+    before = [one["id"] for one in await told(nats_client)]
+    await api(nats_client, f"STREAM.DELETE.{TRANSITIONS}")
+    await ensure(nats_client)
+    await projector.until(nats_client, "reports a rebuild", rebuilds=lambda count: count >= 1)
+    await assert_converged(nats_client, projector)
+    assert [one["id"] for one in await told(nats_client)] == before != []
+
+
+async def test_a_standby_tells_anew_what_the_writer_said_stands_in_a_stream_that_is_gone(
+    nats_client: Client, spawn: Spawn
+) -> None:
+    """It has dropped what the writer told, started after it or not, and finds the stream empty when it takes over."""
+    writer = await live(nats_client, spawn("a", SNAPSHOT_EVENTS=30))
+    standby = spawn("b")
+    await standby.until(nats_client, "stands by", phase="standby")
+    await Load(nats_client).publish(100)
+    await settled(nats_client, writer)
+    await settled(nats_client, standby)
+    before = [one["id"] for one in await told(nats_client)]
+    writer.kill9()
+    await api(nats_client, f"STREAM.DELETE.{TRANSITIONS}")
+    await ensure(nats_client)
+    await standby.until(nats_client, "writes, with a state built anew", live=True, rebuilds=lambda count: count >= 1)
+    await settled(nats_client, standby)
+    assert [one["id"] for one in await told(nats_client)] == before != []
+
+
 async def test_a_foreign_entry_is_undone_and_a_deleted_one_put_again(nats_client: Client, spawn: Spawn) -> None:
     """The writer follows the view and mends whatever differs from its state."""
     projector = await live(nats_client, spawn("a"))

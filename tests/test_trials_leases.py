@@ -16,12 +16,17 @@ from nats.aio.client import Client
 import sickbay
 from nats_servers import NatsCluster, NatsServer
 from sickbay.app import Services
-from sickbay.bus.connect import connect
+from sickbay.bus.connect import NatsOptions, connect
+from sickbay.bus.link import Link
 from sickbay.config import Settings
-from sickbay.lease_wire import ttl_s
+from sickbay.lease_client import ask_services
+from sickbay.lease_wire import Action, LeaseName, TrialAsk, ttl_s
+from sickbay.leases import Leases
 from sickbay.operate import publish_outcome
+from sickbay.projector import Projector
+from sickbay.rpc import Rpc
 from sickbay_events import CallOutcome, Policy, Target
-from view_writer import until_async
+from view_writer import until, until_async
 
 TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")
 HOST, CREDENTIAL, MODEL = TARGET.keys
@@ -166,6 +171,80 @@ async def test_an_early_trial_that_the_state_knows_to_be_spent_is_not_given(
     assert services.projector is not None and await services.projector.folded_to(acks[1].seq, 10)
     denied = await ask(nats_client, "a", lease(rule="quarantine", began_seq=acks[1].seq))
     assert not denied["granted"] and 590 < denied["retry_in_s"] <= 600
+
+
+SHORT = Policy.from_data({"rejections": {"hold_s": 1.0}})
+
+
+@asynccontextmanager
+async def folding(url: str, name: str) -> AsyncIterator[tuple[Projector, Client]]:
+    """A projector, which ends as if it was killed: the checkpoint is not handed over."""
+    link = Link(NatsOptions.from_url(url))
+    link.start()
+    projector = Projector(link, name=name, policy=SHORT)
+    task = asyncio.create_task(projector.run())
+    try:
+        yield projector, await link.wait_connected(10)
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await link.close()
+
+
+async def test_an_instance_that_has_just_started_knows_what_time_it_is_in_the_log(nats_server: NatsServer) -> None:
+    """Another one was the writer a moment ago, so nothing has come by in the view, and the log's last event is older
+    than the hold: the lease of a hold that is over is given all the same (SPEC 6)."""
+    outcome = CallOutcome(kind="model_unavailable", status=404)
+    async with folding(nats_server.url, "box-1") as (first, client):
+        await until(lambda: first.is_writer and first.fleet.policy_seq)
+        acks = [await publish_outcome(client, TARGET, outcome, replica=name) for name in ("r1", "r2")]
+        assert await first.folded_to(acks[1].seq, 10)
+        entry = first.fleet.entry(MODEL)
+        assert entry is not None and entry.holds[0].rule == "quarantine"
+        await until(lambda: first.now_ms() > entry.holds[0].end_ms)
+    async with folding(nats_server.url, "box-2") as (second, client):
+        await until(lambda: second.is_current)
+        assert not second.is_writer and second.view.map.feed_revision == 0, "nothing has come by"
+        assert second.fleet.time_ms < entry.holds[0].end_ms < second.now_ms()
+        assert abs(second.now_ms() - time.time() * 1000) < 500
+        leases = Leases(client, fleet=lambda: second.fleet, now_ms=second.now_ms, is_current=lambda: second.is_current)
+        answer = await leases.answer(take(LeaseName(MODEL, "quarantine", acks[1].seq)))
+        assert answer.granted
+
+
+def take(*names: LeaseName, action: Action = "take") -> TrialAsk:
+    """A request of a router's."""
+    return TrialAsk(
+        replica="r1", provider=TARGET.provider, model=TARGET.model, leases=list(names), token="a", action=action
+    )
+
+
+async def test_an_instance_that_reads_the_log_first_leaves_the_answer_to_another_one(
+    nats_server: NatsServer, nats_client: Client, services: Services
+) -> None:
+    """It knows neither the holds nor the policy: it says so, at once, and routers ask again until one answers that
+    does. What is given back it takes."""
+    link = Link(NatsOptions.from_url(nats_server.url))
+    link.start()
+    client = await link.wait_connected(10)
+    starting = Rpc(client, Projector(link, name="box-2"), instance="box-2")
+    await starting.start()
+    name = LeaseName(MODEL, "breaker", 7)
+    await client.flush()
+    try:
+        found = [await ask(nats_client, "a") for _ in range(40)]
+        assert {answer.get("code") for answer in found} == {None, "425"}
+        assert all(answer["granted"] for answer in found if "code" not in answer)
+        for _ in range(20):
+            answer = await ask_services(link, take(name), 2.0)
+            assert answer is not None and answer.granted
+            assert await ask_services(link, take(name, action="give_back"), 2.0) is not None
+        assert services.projector is not None and services.projector.is_current
+        services.projector._was_at_end = False
+        assert await ask_services(link, take(name), 0.1) is None, "nobody knows"
+    finally:
+        await starting.stop()
+        await link.close()
 
 
 async def race(urls: list[str], rounds: int) -> int:

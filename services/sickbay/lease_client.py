@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import suppress
 from typing import Final, TypeAlias
 from zlib import crc32
 
@@ -10,11 +12,13 @@ import msgspec
 import nats.errors
 
 from .bus.link import Link
-from .lease_wire import SUBJECT, LeaseName, TrialAnswer, TrialAsk
+from .lease_wire import NOT_CURRENT, SUBJECT, LeaseName, TrialAnswer, TrialAsk
 from .weighing import Wanted
 
 _log = logging.getLogger("sickbay.trials")
 
+AGAIN_S: Final = 0.02
+"""After this a question is asked again that reached an instance of the services which could not know."""
 REMEMBERED_MAX: Final = 1_000
 SPREAD: Final = 0x9E3779B1
 """Names that differ in one letter have checksums that differ in their low bits only; times this, in their high ones."""
@@ -34,19 +38,32 @@ def name_of(lease: Wanted) -> LeaseName:
 
 
 async def ask_services(link: Link, ask: TrialAsk, limit_s: float) -> TrialAnswer | None:
-    """One request; None if nobody answers within `limit_s` seconds, or the answer is that nobody can say."""
+    """The services' answer; None if nobody answers within `limit_s` seconds, or the answer is that nobody can say."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            while True:
+                answer = await _ask_one(link, ask, limit_s)
+                if answer != NOT_CURRENT:
+                    return answer if isinstance(answer, TrialAnswer) else None
+                await asyncio.sleep(AGAIN_S)  # whichever instance gets it next may know
+    return None
+
+
+async def _ask_one(link: Link, ask: TrialAsk, limit_s: float) -> TrialAnswer | str:
+    """What one instance answers: else its error's code, or "" if there is none."""
     client = link.client
     if client is None:
-        return None
+        return ""
     try:
         reply = await client.request(SUBJECT, msgspec.json.encode(ask), timeout=limit_s)
-        if (reply.headers or {}).get("Nats-Service-Error-Code"):
+        code = (reply.headers or {}).get("Nats-Service-Error-Code")
+        if code:
             _log.debug("no lease could be asked for: %s", (reply.headers or {}).get("Nats-Service-Error"))
-            return None
+            return code
         return msgspec.json.decode(reply.data, type=TrialAnswer)
     except (TimeoutError, nats.errors.Error, msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
         _log.debug("no answer about a lease: %r", error)
-        return None
+        return ""
 
 
 class SelfGrants:

@@ -12,6 +12,8 @@ from sickbay_events.outcome import DAY_MS
 from sickbay_events.policy import Trials as TrialsPolicy
 
 SUBJECT: Final = "sickbay.v1.trial"
+NOT_CURRENT: Final = "425"
+"""Service error of an instance that reads the log first: the same question may reach another one."""
 LEASES_MAX: Final = 16
 """Three scopes with five rules each are fewer."""
 

@@ -49,6 +49,10 @@ class LeaseRefused(ValueError):
         super().__init__(f"{field}: {value!r} is not accepted; accepted is {accepted}")
 
 
+class NotCurrent(BusError):
+    """This instance reads the log first: it knows neither which holds stand nor for how long. Another one may."""
+
+
 class BucketSilent(BusError):
     """The trials bucket did not store or tell: no leader, no stream, no connection."""
 
@@ -72,17 +76,23 @@ class Standing(NamedTuple):
 class Leases:
     """Answers `TrialAsk`.
 
-    fleet    the state of this instance: an early trial that it knows to be spent is not given again
-    now_ms   log time
+    fleet        the state of this instance: an early trial that it knows to be spent is not given again
+    now_ms       log time
+    is_current   whether both are true by now
     """
 
-    def __init__(self, client: Client, *, fleet: Callable[[], Fleet], now_ms: Callable[[], int]) -> None:
-        self._client, self._fleet, self._now_ms = client, fleet, now_ms
+    def __init__(
+        self, client: Client, *, fleet: Callable[[], Fleet], now_ms: Callable[[], int], is_current: Callable[[], bool]
+    ) -> None:
+        self._client, self._fleet, self._now_ms, self._is_current = client, fleet, now_ms, is_current
         self._api = JetStreamApi(client, timeout_s=TIMEOUT_S)
 
     async def answer(self, ask: TrialAsk) -> TrialAnswer:
-        """Do what is asked. Raises `LeaseRefused`, `NameRefused`, and `BucketSilent` when nobody can say."""
+        """Do what is asked. Raises `LeaseRefused`, `NameRefused`, `NotCurrent`, and `BucketSilent` when nobody can
+        say."""
         _check(ask)
+        if ask.action != "give_back" and not self._is_current():
+            raise NotCurrent("this instance of the services has not read the log to its end yet")
         try:
             if ask.action == "give_back":
                 for name in ask.leases:

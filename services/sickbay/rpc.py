@@ -36,8 +36,8 @@ from sickbay_events import NameRefused, PolicyRefused, Scope, Target, rfc3339
 from sickbay_projections import Fleet
 
 from .bus.connect import BusError
-from .lease_wire import TrialAsk
-from .leases import LeaseRefused, Leases
+from .lease_wire import NOT_CURRENT, TrialAsk
+from .leases import LeaseRefused, Leases, NotCurrent
 from .operate import ActRefused, publish_override, scope_of
 from .policies import PolicyMoved, set_policy, standing_policy
 from .projector.health import ProjectorHealth
@@ -53,6 +53,7 @@ BAD_REQUEST: Final = "400"
 MOVED: Final = "409"
 NOT_STORED: Final = "503"
 _ERRORS: Final = {
+    NOT_CURRENT: "this instance reads the log first; another one may know",
     BAD_REQUEST: "a field is not accepted, and which",
     MOVED: "another policy stands than the one expected",
     NOT_STORED: "NATS did not store or tell it",
@@ -119,6 +120,11 @@ class Folds(Protocol):
     @property
     def fleet(self) -> Fleet:
         """The whole state."""
+        ...
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the state is at the log's end, and its time known."""
         ...
 
     def now_ms(self) -> int:
@@ -208,6 +214,8 @@ class Endpoint(msgspec.Struct, frozen=True):
         """Codes of the service errors it answers with."""
         if self.ask is PolicyAsk:
             return BAD_REQUEST, MOVED, NOT_STORED
+        if self.ask is TrialAsk:
+            return BAD_REQUEST, NOT_CURRENT, NOT_STORED
         return (BAD_REQUEST,) if self.ask in _QUESTIONS else (BAD_REQUEST, NOT_STORED)
 
     @property
@@ -255,7 +263,9 @@ class Rpc:
     def __init__(self, client: Client, folds: Folds, *, instance: str, trials: Counter[str] | None = None) -> None:
         self._client, self._folds, self._instance = client, folds, instance
         self._trials = Counter[str]() if trials is None else trials
-        self._leases = Leases(client, fleet=lambda: folds.fleet, now_ms=folds.now_ms)
+        self._leases = Leases(
+            client, fleet=lambda: folds.fleet, now_ms=folds.now_ms, is_current=lambda: folds.is_current
+        )
         self._service: Service | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -318,6 +328,8 @@ class Rpc:
                 await _refuse(request, BAD_REQUEST, f"{error}; an example is {row.example}")
             except PolicyMoved as error:
                 await _refuse(request, MOVED, str(error), expected=error.expected, found=error.found)
+            except NotCurrent as error:
+                await _refuse(request, NOT_CURRENT, str(error))
             except BusError as error:
                 await _refuse(request, NOT_STORED, str(error))
             else:

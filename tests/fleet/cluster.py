@@ -101,7 +101,9 @@ class Cluster:
         self._loop, self._now_ms, self._every_s = loop, now_ms, checkpoint_every_s
         self._views: list[tuple[View, float]] = []
         self._seq = self._revision = 0
-        self._leases = Leases(cast(Any, Bucket(now_ms)), fleet=lambda: self.fleet, now_ms=now_ms)
+        self._leases = Leases(
+            cast(Any, Bucket(now_ms)), fleet=lambda: self.fleet, now_ms=now_ms, is_current=lambda: True
+        )
 
     def start(self) -> None:
         """Begin to write checkpoints."""

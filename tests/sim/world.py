@@ -16,9 +16,9 @@ from sickbay.bus.link import Link
 from sickbay.bus.topology import CONTROL, LOG
 from sickbay.client import Sickbay, connect
 from sickbay.errors import Held
+from sickbay.lease_wire import NOT_CURRENT, TrialAsk
 from sickbay.lease_wire import SUBJECT as TRIAL_SUBJECT
-from sickbay.lease_wire import TrialAsk
-from sickbay.leases import LeaseRefused, Leases
+from sickbay.leases import LeaseRefused, Leases, NotCurrent
 from sickbay.projector import Projector
 from sickbay_events import (
     Override,
@@ -180,11 +180,14 @@ class Process:
         await link.close()
 
     def _serve(self, client: Any, projector: Projector) -> None:
-        leases = Leases(client, fleet=lambda: projector.fleet, now_ms=projector.now_ms)
+        leases = Leases(
+            client,
+            fleet=lambda: projector.fleet,
+            now_ms=projector.now_ms,
+            is_current=lambda: projector.is_current,
+        )
 
         def ask(item: Any) -> None:
-            if not projector.loaded:
-                return  # it knows neither holds nor policy yet
             asyncio.get_running_loop().create_task(self._answer(client, leases, item))
 
         asyncio.get_running_loop().create_task(client.subscribe(TRIAL_SUBJECT, cb=ask))
@@ -193,7 +196,8 @@ class Process:
         try:
             answer = await leases.answer(msgspec.json.decode(item[3], type=TrialAsk))
         except (BusError, LeaseRefused) as error:
-            await client.publish(item[1].decode(), b"", headers={"Nats-Service-Error-Code": "503", "Why": str(error)})
+            code = NOT_CURRENT if isinstance(error, NotCurrent) else "503"
+            await client.publish(item[1].decode(), b"", headers={"Nats-Service-Error-Code": code, "Why": str(error)})
         else:
             await client.publish(item[1].decode(), msgspec.json.encode(answer))
 

@@ -19,7 +19,8 @@ from ..bus.bulk import BulkSubscription, Item, status_of, subscribe_bulk
 from ..bus.link import Link
 from ..bus.write import hpub, write_now
 
-WRONG_LAST_SEQUENCE: Final = 10071
+WRONG_LAST_SEQUENCE: Final = (10071, 10164)
+"""The second is a cluster's, when the message that came first is still on its way to the other nodes."""
 NO_STREAM: Final = 503
 LOST: Final = 0
 ACK_TIMEOUT_S: Final = 2.0

@@ -64,6 +64,9 @@ class ViewFeed:
         pages = [Change(e.subject[start:].decode(), e.revision, e.payload or None) for e in found.entries]
         standing = {change.key: change for change in pages}
         now_s = time.monotonic()
+        if "ts" in info:
+            # What the server's clock shows, not when something was stored: true before the feed has told any.
+            self.clock.hear(rfc3339_ns(info["ts"]) // 1_000_000, now_s)
         self.map.finish_load(pages, now_s)
         self.loaded = True
         self.loads += 1

@@ -36,6 +36,8 @@ OVERSLEPT_S: Final = 0.5
 SILENT_S: Final = 3.0
 """A checkpoint that has not moved for so long may be claimed by somebody else."""
 ENSURE_EVERY_S: Final = 0.5
+LOOK_EVERY_S: Final = 10.0
+"""A writer that has nothing to tell looks this often whether what it told still stands."""
 CATCH_UP_S: Final = 5.0
 HASH_EVERY_S: Final = 0.25
 UNWRITTEN_S: Final = 5.0
@@ -71,7 +73,7 @@ class Keeper:
         """Mark and digest of a writer for whose sake the state was built anew: once is enough."""
         self._ensured_s = 0.0
         self._unwritten_said_s = -UNWRITTEN_AGAIN_S
-        self._hashed_s = 0.0
+        self._hashed_s = self._looked_s = 0.0
 
     def wake(self) -> None:
         """Something is to be done now."""
@@ -235,8 +237,6 @@ class Keeper:
             p.view.loaded = False
         if report.created:
             _log.warning("created streams that were gone: %s", ", ".join(report.created))
-        if TRANSITIONS in report.created and p.transitions.mark and not p.is_beside:
-            p.rebuild(f"{TRANSITIONS} was gone: what was derived is published anew")
 
     # -- as the writer -----------------------------------------------------------------------------------
 
@@ -250,9 +250,15 @@ class Keeper:
             await p.writer.compare_all(standing)
             p.documents.start(p.fleet)
             self._compared = True
+        if p.transitions.all_told and time.monotonic() - self._looked_s >= LOOK_EVERY_S:
+            p.transitions.desync()
         if p.transitions.out_of_step:
             await p.transitions.take_over(client)
+            if p.transitions.is_gone:
+                p.rebuild(f"{TRANSITIONS} was gone: what was derived is published anew")
+                return
             await p.dead.take_over(client, p.log.created_at)
+            self._looked_s = time.monotonic()
         await p.writer.look_after()
         p.writer.pump()
         if p.writer.fresh:

@@ -40,7 +40,7 @@ from .health import Phase, ProjectorHealth, health_of
 from .intake import Batch, Intake
 from .keeper import Keeper
 from .meters import Meters
-from .snapshots import Told, newest_fit
+from .snapshots import newest_fit
 from .transitions import Transitions, Untold, read_end
 from .trouble import TROUBLE
 from .writer import GateWriter
@@ -100,6 +100,7 @@ class Projector:
         """The server's time of the event at the state's position; 0 if that is a gap."""
         self.loaded = False
         self.caught_up = False
+        self._was_at_end = False
         self.interrupted = False
         """Reading the log stopped, and the reader is at work on it: its stream may be gone."""
         self.lag = 0
@@ -150,6 +151,12 @@ class Projector:
     def now_ms(self) -> int:
         """Log time now, as far as this process has heard of it."""
         return self.writer.now_ms()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the state has been at the log's end since it was loaded, and the server has told its time. Before
+        that holds stand here that may be over, and the policy may be another one."""
+        return self.loaded and self._was_at_end and self.view.clock.heard
 
     def stop(self) -> None:
         """End `run` soon: it tells what it still has to tell and hands the checkpoint over."""
@@ -259,17 +266,16 @@ class Projector:
             self._file_compared = 0  # what it seeds is on its way into the log
             _log.info("the policy file is the log's first event")
         log = await JetStreamApi(client, timeout_s=REQUEST_S).stream_at(LOG)
-        told_last_seq, mark, _ = await read_end(client, log.created_at)
-        told = None if self.is_beside else Told(told_last_seq, mark)
-        found, why = await newest_fit(client, log, told, self.view.names, self.pinned)
+        end = await read_end(client, log.created_at)
+        found, why = await newest_fit(client, log, None if self.is_beside else end, self.view.names, self.pinned)
         if found is None and why and not self.rebuilds:
             self._note_rebuild(f"no snapshot can be used: {why}")
         self.fleet, self.time_ns = found or (Fleet(self._pinned or Policy()), 0)
         self.keeper.snapshot_seq = self.fleet.seq
         self.log = log
-        self.transitions.start(log.created_at, mark)
+        self.transitions.start(log.created_at, end)
         self.marks.clear()
-        self.loaded, self.differs = True, False
+        self.loaded, self.differs, self._was_at_end = True, False, False
         self.meters.is_live = False
 
     async def _take(self, item: ReaderEvent) -> None:
@@ -281,7 +287,7 @@ class Projector:
             case Gap():
                 await self._pass(item)
             case CaughtUp():
-                self.caught_up, self.lag = True, 0
+                self.caught_up, self._was_at_end, self.lag = True, True, 0
                 self.meters.is_live = True
                 self._compare_file()
             case Interrupted():

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import nats.errors
@@ -31,6 +31,7 @@ from ..bus.entries import read_entries
 from ..bus.jetstream import JetStreamApi, StreamAt
 from ..bus.topology import LOG
 from ..bus.viewnames import MAIN, ViewNames
+from .transitions import End
 
 try:
     import zstandard
@@ -147,27 +148,20 @@ async def unfit(client: Client, info: SnapshotInfo, log: StreamAt, pinned: str =
     return ""
 
 
-class Told(NamedTuple):
-    """How far derived events stand in their stream: its last sequence, and the cause of the last of them."""
-
-    last_seq: int
-    mark: int
-
-
 async def newest_fit(
-    client: Client, log: StreamAt, told: Told | None, names: ViewNames = MAIN, pinned: str = ""
+    client: Client, log: StreamAt, told: End | None, names: ViewNames = MAIN, pinned: str = ""
 ) -> tuple[tuple[Fleet, int] | None, str]:
     """The newest state that can go on with this log, with the server's time of its last event; and why not the
     newest of all ("" if it is that one or there is none).
 
-    If the stream of derived events was emptied, no snapshot fits that comes after any, so that they are derived again;
-    nor one that told nobody what it concluded. `told` None: nothing is told from here. Raises as `JetStreamApi` and
-    `list_snapshots` do.
+    A snapshot before which derived events came that are gone from their stream does not fit, so that they are derived
+    again; nor does one that told nobody what it concluded. `told` None: nothing is told from here. Raises as
+    `JetStreamApi` and `list_snapshots` do.
     """
     first_why = ""
     for found in await list_snapshots(client, names):
         why = await unfit(client, found.info, log, pinned)
-        if told is not None and found.info.mark and not told.last_seq:
+        if told is not None and found.info.mark > told.mark and not told.is_aged_out:
             why = "the derived events that came before it are gone"
         if told is not None and found.info.untold and found.info.seq > told.mark:
             why = "what was concluded up to it was told by nobody"

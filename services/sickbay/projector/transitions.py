@@ -10,7 +10,7 @@ import json
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nats.aio.client import Client
 
@@ -23,6 +23,25 @@ from .acks import Ack, Acks, Refused
 
 IN_FLIGHT_MAX: Final = 256
 _REQUEST_S: Final = 2.0
+
+
+class End(NamedTuple):
+    """Where the stream ends.
+
+    created_at   of the stream
+    mark         cause of its last message that the log still has; 0 if that is of another log or there is none
+    seam         ids of all messages with that cause
+    """
+
+    created_at: str
+    last_seq: int
+    mark: int
+    seam: frozenset[str]
+
+    @property
+    def is_aged_out(self) -> bool:
+        """Nothing stands there any more, or nothing of this log, though something did."""
+        return self.last_seq > 0 and not self.mark
 
 
 class Transitions:
@@ -41,14 +60,18 @@ class Transitions:
         self._sent = 0  # how many of the queue's first are under way
         self._next_seq = 0  # expected last sequence of the next publish
         self._round = 0
+        self._known = End("", 0, 0, frozenset())
+        self._forgotten = 0  # cause of the newest that stands there by the writer's word
         self.mark = 0
         """Cause of the last message known to stand in the stream."""
+        self.is_gone = False
+        """What stood in the stream is not there any more: it was made anew, or an older one put in its place."""
 
-    def start(self, log_created: str, mark: int) -> None:
+    def start(self, log_created: str, end: End) -> None:
         """Begin anew for a state that is folded again: what lies below the mark stands already."""
-        self.log_created = log_created
+        self.log_created, self._known = log_created, end
         self._queue.clear()
-        self.mark = mark
+        self.mark, self._forgotten, self.is_gone = end.mark, 0, False
         self.desync()
 
     def add(self, events: Iterable[DerivedEvent]) -> None:
@@ -63,7 +86,7 @@ class Transitions:
         """
         queue = self._queue
         while queue and not self._sent and queue[0].cause_seq <= told_seq and queue[0].time_ms <= time_ms:
-            queue.popleft()
+            self._forgotten = queue.popleft().cause_seq
 
     @property
     def all_told(self) -> bool:
@@ -86,21 +109,26 @@ class Transitions:
         self._sent = 0
 
     async def take_over(self, client: Client) -> None:
-        """Read what stands at the end of the stream and drop it from the queue.
+        """Read what stands at the end of the stream and drop it from the queue. If less stands there than did, the
+        state has to be built anew (`is_gone`): what led to it was told and forgotten.
 
         Raises `ApiError` (no stream), `nats.errors.Error` or `TimeoutError`.
         """
         self.desync()
         turn = self._round
-        last_seq, mark, seam = await read_end(client, self.log_created)
+        end = await read_end(client, self.log_created)
         if turn != self._round:
             return
-        queue, created = self._queue, self.log_created
+        is_another = end.created_at != self._known.created_at or end.last_seq < self._known.last_seq
+        if is_another or (end.mark < self._forgotten and not end.is_aged_out):
+            self.is_gone = True
+            return
+        queue, created, mark, seam = self._queue, self.log_created, end.mark, end.seam
         kept = [e for e in queue if e.cause_seq > mark or (e.cause_seq == mark and derived_id(e, created) not in seam)]
         queue.clear()
         queue.extend(kept)
-        self.mark = mark
-        self._next_seq = last_seq
+        self.mark, self._known = mark, end
+        self._next_seq = end.last_seq
         self.out_of_step = False
 
     def pump(self) -> None:
@@ -138,7 +166,7 @@ class Untold(Transitions):
     def add(self, events: Iterable[DerivedEvent]) -> None:
         """Drop them."""
 
-    def start(self, log_created: str, mark: int) -> None:  # noqa: ARG002 - there is no mark where nothing is told
+    def start(self, log_created: str, end: End) -> None:  # noqa: ARG002 - there is no mark where nothing is told
         """Begin anew."""
         self.log_created, self.out_of_step = log_created, False
 
@@ -149,9 +177,8 @@ class Untold(Transitions):
         """Nothing is to be taken over."""
 
 
-async def read_end(client: Client, log_created: str) -> tuple[int, int, set[str]]:
-    """Last sequence of the stream, the mark (cause of its last message that the log still has; 0 if that is of another
-    log or there is none), and the ids of all messages with that cause."""
+async def read_end(client: Client, log_created: str) -> End:
+    """Read it, for this log."""
     api = JetStreamApi(client, timeout_s=_REQUEST_S)
     at = await api.stream_at(TRANSITIONS)
     seam: set[str] = set()
@@ -170,7 +197,7 @@ async def read_end(client: Client, log_created: str) -> tuple[int, int, set[str]
             continue
         mark = body["cause_seq"]
         seam.add(str(body["id"]))
-    return at.last_seq, mark, seam
+    return End(at.created_at, at.last_seq, mark, frozenset(seam))
 
 
 async def _has_cause(api: JetStreamApi, body: dict[str, Any]) -> bool:

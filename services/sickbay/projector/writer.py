@@ -113,7 +113,7 @@ class GateWriter:
             return False
         expected = max(standing, self._revision) or self._beneath.get(CHECKPOINT_KEY, 0)
         ack = await self._put_checkpoint(checkpoint, expected)
-        if isinstance(ack, Refused) and ack.code == WRONG_LAST_SEQUENCE:
+        if isinstance(ack, Refused) and ack.code in WRONG_LAST_SEQUENCE:
             # Either a rival wrote, or one's own was stored and its acknowledgement was lost, or it was deleted.
             revision, writer = await self._standing_checkpoint()
             if writer not in ("", self.me):
@@ -130,7 +130,7 @@ class GateWriter:
             return True
         if ack.code == NO_STREAM:
             self.bucket_gone = True
-        elif ack.code == WRONG_LAST_SEQUENCE:
+        elif ack.code in WRONG_LAST_SEQUENCE:
             self.demote()
         return False
 
@@ -288,7 +288,7 @@ class GateWriter:
         self.refused += 1
         if ack.code == NO_STREAM:
             self.bucket_gone = True
-        if ack.code == WRONG_LAST_SEQUENCE:
+        if ack.code in WRONG_LAST_SEQUENCE:
             # Repeating it is safe only for who has just won the checkpoint. What else can be wrong (no room, no
             # answer) is tried again when its time to settle is over.
             put.sent_s = -math.inf
@@ -350,9 +350,8 @@ class GateWriter:
         return _encode(entry), RELEASED_S
 
     def now_ms(self) -> int:
-        """Log time now; the log's last time before the feed has told any."""
-        clock = self._view.clock
-        return clock.now_ms() if clock.heard else self._state.fleet.time_ms
+        """Log time now (SPEC 6); this process's wall clock until the server has told its own."""
+        return self._view.clock.now_ms()
 
 
 def _says_something(value: bytes, now_ms: int) -> bool:
