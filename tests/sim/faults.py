@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from sickbay.bus.topology import GATE_STREAM, LOG, TRIALS_STREAM
+from sickbay.bus.topology import GATE_STREAM, LOG, TRANSITIONS, TRIALS_STREAM
 from sickbay_events import Scope
 
 from .virtual import Node
@@ -189,7 +189,7 @@ class Faults:
             await self._die_in(which, self.rng.randrange(1, 30))
 
     def _held(self) -> int:
-        stream = self.world.server.streams.get("SICKBAY_TRANSITIONS")
+        stream = self.world.server.streams.get(TRANSITIONS)
         return stream.last_seq if stream is not None else 0
 
     async def projector_killed_at(self) -> None:
@@ -261,6 +261,12 @@ class Faults:
     async def deleted_bucket(self) -> None:
         self.world.server.delete_stream(GATE_STREAM)
         self.counts["view's bucket deleted"] += 1
+
+    async def deleted_transitions(self) -> None:
+        """What was derived is gone, and whoever looks first makes the stream anew."""
+        stream = self.world.server.streams.get(TRANSITIONS)
+        self.world.server.delete_stream(TRANSITIONS)
+        self.counts["derived events deleted"] += bool(stream is not None and stream.last_seq)
 
     async def lie_in_the_bucket(self) -> None:
         bucket = self.world.server.streams.get(GATE_STREAM)
@@ -388,6 +394,7 @@ FAULTS_WANTED: Final = (
     "server restart",
     "a node cut off from the log",
     "view's bucket deleted",
+    "derived events deleted",
     "foreign entry in the view",
     "policy changed",
     "operator's act",

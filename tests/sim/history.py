@@ -154,6 +154,8 @@ class _Story:
         else:
             raise Broken(f"not well {HEAL_S} s after the last fault: {why}")
         self.world.is_calling = False
+        if self.faults.counts["derived events deleted"]:
+            await asyncio.sleep(keeper_module.LOOK_EVERY_S + 1.0)  # nothing makes the writer look sooner
         deadline_s = self.loop.time() + HEAL_S
         while self.loop.time() < deadline_s:
             await asyncio.sleep(0.5)
@@ -178,8 +180,8 @@ class _Story:
 
     def _restless(self) -> str:
         log = self.server.streams.get(LOG)
-        if log is None:
-            return "there is no log"
+        if log is None or TRANSITIONS not in self.server.streams:
+            return "there is no log, or none of what was derived"
         for router in self.world.routers:
             counts = router.sb.reporter.counts if router.sb is not None else None
             if counts is None or counts.queued or counts.unacknowledged:
@@ -269,7 +271,7 @@ class _Story:
             counts=self.world.counts + self.server.counts,
             holds=self.walk.holds_begun if self.walk is not None else Counter(),
             sites=sorted(self.faults.sites),
-            steps=self.loop._steps,
+            steps=self.loop.lived_steps,
             virtual_s=round(self.loop.time(), 1),
             events=log.last_seq if log is not None else 0,
             grants=self.watch.grants,

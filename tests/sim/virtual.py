@@ -14,14 +14,16 @@ import contextvars
 import functools
 import heapq
 import inspect
+import os
 import random
+import secrets
 import sys
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -95,7 +97,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.is_ending = False
         self.nodes: list[Node] = []
         self._now_s = 0.0
-        self._steps = 0
+        self._steps = self.lived_steps = 0
         self.unexpected: list[str] = []
         self.set_exception_handler(self._unexpected)
 
@@ -172,6 +174,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def end(self) -> None:
         """End all tasks, those of dead nodes too, and close."""
         self.is_ending = True
+        self.lived_steps = self._steps  # tasks are ended in no order
         for node in self.nodes:
             node.resume()
         for _ in range(20):
@@ -227,7 +230,28 @@ _SHIMS: dict[str, Any] = {
     "os": SimpleNamespace(urandom=_urandom),
 }
 _OS_BOUND = ("sickbay.reporter", "sickbay.trials")
-_CLOCKS = {time.monotonic: monotonic, time.time: wall}
+_CLOCKS: dict[Any, Any] = {time.monotonic: monotonic, time.time: wall}
+PRODUCT = ("sickbay", "sickbay_events", "sickbay_projections", "nats")
+"""Packages whose code may ask no real clock and no real source of chance during a history."""
+_REAL: tuple[tuple[ModuleType, str], ...] = (
+    *(
+        (time, f"{name}{unit}")
+        for name in ("time", "monotonic", "perf_counter", "process_time")
+        for unit in ("", "_ns")
+    ),
+    *(
+        (random, name)
+        for name in ("random", "uniform", "randint", "randrange", "choice", "choices", "sample", "shuffle")
+    ),
+    *((random, name) for name in ("getrandbits", "randbytes", "expovariate", "gauss", "triangular")),
+    *((secrets, name) for name in ("token_hex", "token_bytes", "token_urlsafe", "randbelow", "randbits", "choice")),
+    (os, "urandom"),
+)
+"""What a module that is not bound would ask. A clock it took as a default is found by `tests/test_sim.py`."""
+
+
+def _is_bound(name: str) -> bool:
+    return name.startswith("sickbay.") and not f"{name}.".startswith("sickbay.cli.")
 
 
 @functools.cache
@@ -236,43 +260,76 @@ def _places() -> list[tuple[ModuleType, str]]:
     return [
         (module, word)
         for name, module in sorted(sys.modules.items())
-        if name.startswith("sickbay.") and not name.startswith("sickbay.cli")
+        if _is_bound(name)
         for word in _SHIMS
         if isinstance(getattr(module, word, None), ModuleType) and (word != "os" or name in _OS_BOUND)
     ]
 
 
+def _functions(name: str, module: ModuleType) -> Iterator[FunctionType]:
+    """Functions and methods that a module defines."""
+    owners = [module, *[c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == name]]
+    for owner in owners:
+        for found in vars(owner).values():
+            if inspect.isfunction(found) and found.__module__ == name:
+                yield found
+
+
 @functools.cache
-def _defaults() -> list[tuple[dict[str, Any], str]]:
-    """Keyword defaults of the product's functions that are a clock."""
-    found = []
-    for name, module in sorted(sys.modules.items()):
-        if not name.startswith("sickbay."):
-            continue
-        owners = [module, *[c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == name]]
-        for owner in owners:
-            for function in vars(owner).values():
-                defaults = getattr(function, "__kwdefaults__", None)
-                if inspect.isfunction(function) and defaults and function.__module__ == name:
-                    found += [(defaults, key) for key, value in defaults.items() if value in _CLOCKS]
-    return found
+def _with_clocks() -> list[FunctionType]:
+    """The product's functions that have a clock among their defaults."""
+    return [
+        function
+        for name, module in sorted(sys.modules.items())
+        if _is_bound(name)
+        for function in _functions(name, module)
+        if any(value in _CLOCKS for value in _defaults_of(function))
+    ]
+
+
+def _defaults_of(function: FunctionType) -> list[Any]:
+    found = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return [value for value in found if callable(value)]
+
+
+def _guarded(name: str, real: Callable[..., Any], says: list[str]) -> Callable[..., Any]:
+    """The real function; that the product asked it goes into `says`."""
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        caller = sys._getframe(1)
+        module = str(caller.f_globals.get("__name__"))
+        if module.partition(".")[0] in PRODUCT:
+            says.append(f"{module}, line {caller.f_lineno}, asks the real {name}")
+        return real(*args, **kwargs)
+
+    return guarded
 
 
 @contextmanager
 def bound(loop: VirtualLoop, seed: int) -> Iterator[None]:
-    """The product's modules see this loop's time and this seed's chance, and nothing else."""
-    before = [(module, word, getattr(module, word)) for module, word in _places()]
-    clocks = [(defaults, key, defaults[key]) for defaults, key in _defaults()]
+    """The product's modules see this loop's time and this seed's chance, and nothing else: where one asks the real
+    world all the same, the loop's `unexpected` says so, and the history does not hold."""
+    before: list[tuple[Any, str, Any]] = [(module, word, getattr(module, word)) for module, word in _places()]
+    for function in _with_clocks():
+        before += [(function, name, getattr(function, name)) for name in ("__defaults__", "__kwdefaults__")]
+    before += [(module, name, getattr(module, name)) for module, name in _REAL]
     _Bound.loop, _Bound.random = loop, random.Random(seed)
-    for module, word, _ in before:
+    for module, word in _places():
         setattr(module, word, _SHIMS[word])
-    for defaults, key, clock in clocks:
-        defaults[key] = _CLOCKS[clock]
+    for function in _with_clocks():
+        function.__defaults__ = tuple(map(_virtual, function.__defaults__)) if function.__defaults__ else None
+        named = function.__kwdefaults__
+        function.__kwdefaults__ = {key: _virtual(value) for key, value in named.items()} if named else None
+    for module, name in _REAL:
+        setattr(module, name, _guarded(f"{module.__name__}.{name}", getattr(module, name), loop.unexpected))
     try:
         yield
     finally:
-        for module, word, value in before:
-            setattr(module, word, value)
-        for defaults, key, clock in clocks:
-            defaults[key] = clock
+        for place, word, value in before:
+            setattr(place, word, value)
         _Bound.loop = None
+
+
+def _virtual(value: Any) -> Any:
+    """The virtual clock in the place of a real one; anything else as it is."""
+    return _CLOCKS.get(value, value) if callable(value) else value
