@@ -14,6 +14,7 @@ from view_writer import hold_entry, release_entry
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 DEAD = CallOutcome(kind="model_unavailable", status=404)
+FAULT = CallOutcome(kind="server_error", status=500)
 OK = CallOutcome(kind="ok", status=200)
 EPOCH_MS = 1_800_000_000_000
 
@@ -150,17 +151,62 @@ def test_a_release_that_came_before_the_acknowledgement_counts_when_that_comes()
     assert rig.decide().allowed
 
 
-def test_after_a_cut_the_full_evidence_is_needed_again() -> None:
-    """One rejection after the cut holds nothing; two do."""
+def test_what_the_cluster_does_not_share_goes_on_as_probation_after_its_30_s() -> None:
+    """It denies no longer, but a trial is wanted, as after its own end: one rejection then holds nothing, two do
+    (SPEC 4.1 and 5.3)."""
     rig = Rig()
     rig.hold(100)
     rig.overlay.checkpoint(100)
-    rig.now_ms += 30_000
-    assert rig.decide().allowed
+    rig.now_ms += 29_999
+    assert not rig.decide().allowed
+    rig.now_ms += 1
+    decision = rig.decide()
+    assert decision.allowed and decision.trial and rig.overlay.counts["cut"] == 1
     rig.record(DEAD)
     assert rig.decide().allowed
     rig.record(DEAD)
     assert not rig.decide().allowed
+
+
+@pytest.mark.parametrize("waits_s", [30, 40])
+def test_one_fault_on_that_probation_begins_the_hold_again_with_growth(waits_s: int) -> None:
+    """Whether its 30 s or its own end came first, and however many checkpoints came since: no five new faults are
+    needed. The next hold may last 60 s more. A success ends the probation."""
+    rig = Rig()
+    for _ in range(5):
+        n = rig.record(FAULT)
+    first = rig.decide()
+    assert not first.allowed and 27 <= first.retry_in_s <= 33
+    rig.overlay.acknowledged(TARGET, FAULT, n, 100)
+    rig.overlay.checkpoint(100)
+    for second in range(waits_s):
+        rig.now_ms += 1_000
+        rig.overlay.checkpoint(101 + second)
+    decision = rig.decide()
+    assert decision.allowed and decision.trial and decision.began_seq == first.began_seq
+    n = rig.record(FAULT)
+    again = rig.decide()
+    assert not again.allowed and 54 <= again.retry_in_s <= 66
+    rig.overlay.acknowledged(TARGET, FAULT, n, 200)
+    rig.overlay.checkpoint(200)
+    rig.now_ms += 53_000
+    assert not rig.decide().allowed
+    rig.now_ms += 7_000
+    assert rig.decide().allowed and rig.decide().trial
+    rig.record(OK)
+    assert rig.decide().allowed and not rig.decide().trial
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_a_later_release_or_clear_of_the_cluster_ends_that_probation_too(cleared: bool) -> None:
+    """It is a hold still: what the cluster has let go later in the log is let go."""
+    rig = Rig()
+    rig.hold(100)
+    rig.overlay.checkpoint(100)
+    rig.now_ms += 31_000
+    assert rig.decide().trial
+    rig.put(release_entry(TARGET, seq=101, cleared=cleared))
+    assert rig.decide().allowed and not rig.decide().trial
 
 
 def test_a_changed_policy_is_taken_up_without_restart() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .case import Case
 from .limits import NEUTRAL_TRIALS, Limits
 from .state import Hold, Node, Past, ScopeState
+from .store import Store
 
 SHOWN_SLACK_MS = 60_000
 """Evidence on probation moves its end; the gate entry follows in steps of this, not with every event."""
@@ -80,6 +81,18 @@ def lift(case: Case, node: Node, hold: Hold, by: str = "success") -> None:
     _retire(state, hold, case.now_ms)
     state.released_by = by
     case.released(node, hold, by)
+
+
+def cut_short(store: Store, node: Node, rule: str, seq: int, now_ms: int) -> bool:
+    """A hold of an overlay ends now, before its end, and goes on as probation if it is one with proof (SPEC 5.3);
+    False if it has ended. The cluster's ends only grow."""
+    hold = (node.state.holds or {}).get(rule)
+    if hold is None or now_ms >= hold.end_ms:
+        return False
+    hold.end_ms = now_ms
+    hold.shown_over_ms = over_ms(hold, node.limits)
+    store.entry_changed(node, seq, now_ms)
+    return True
 
 
 def expire(case: Case, node: Node) -> None:

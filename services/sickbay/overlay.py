@@ -2,7 +2,8 @@
 
 The same folds as the cluster's, on this replica's own outcomes, with its own counter as sequence and `seen_seq`.
 A local hold ends by its own end, by a success of this replica after it, by a release or clear of the cluster that
-is later in the log than what it rests on, and soon after the cluster has seen the same and holds nothing (SPEC 5.3).
+is later in the log than what it rests on, and soon after the cluster has seen the same and holds nothing (SPEC 5.3):
+then as by its own end, on probation.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sickbay_events import CallAnswered, CallOutcome, Event, GateEntry, Override
 from sickbay_events.outcome import Lease
 from sickbay_events.view import HoldView
 from sickbay_projections import Fleet, Recorded
+from sickbay_projections.holds import cut_short
 
 _log = logging.getLogger("sickbay.overlay")
 
@@ -48,6 +50,8 @@ class Mark(msgspec.Struct):
     """Log sequence of the event that began it; None until that is acknowledged."""
     cut_ms: int | None = None
     """When it ends at the latest, once the cluster has passed its events and holds nothing."""
+    is_cut: bool = False
+    """That time came before its own end, and it goes on as probation."""
 
 
 class Overlay:
@@ -77,7 +81,7 @@ class Overlay:
         self._marks: dict[str, dict[str, Mark]] = {}
         self._by_began: dict[int, list[Mark]] = {}
         self._levels: OrderedDict[str, dict[str, int]] = OrderedDict()
-        """By scope key and rule: how often a hold was cut without a success since."""
+        """By scope key and rule: how many holds there were that the cluster does not share, without a success since."""
         self._checkpoint_seq = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
@@ -166,7 +170,7 @@ class Overlay:
                 return None
             for hold in entry.holds:
                 mark = self._mark(key, hold.rule)
-                if mark is not None and mark.cut_ms is not None and mark.cut_ms <= now_ms < hold.end_ms:
+                if mark is not None and not mark.is_cut and mark.cut_ms is not None and mark.cut_ms <= now_ms:
                     self._cut(mark)
                     return self.entry(key, now_ms)
             return entry
@@ -174,7 +178,8 @@ class Overlay:
     def cuts_ms(self, key: str) -> list[int]:
         """When local holds of a scope end for want of the cluster's word, log time."""
         with self.lock:
-            return [mark.cut_ms for mark in self._marks.get(key, {}).values() if mark.cut_ms is not None]
+            marks = self._marks.get(key, {}).values()
+            return [mark.cut_ms for mark in marks if mark.cut_ms is not None and not mark.is_cut]
 
     def set_policy(self, policy: Policy, _seq: int = 0) -> None:
         """Take up another policy; what was folded stands."""
@@ -238,12 +243,11 @@ class Overlay:
             return
         now_ms = self._now_ms()
         if mark.cut_ms is not None:
-            if mark.cut_ms <= now_ms:
+            if mark.cut_ms <= now_ms and not mark.is_cut:
                 self._cut(mark)
         elif mark.rule not in _OWN_END and self._checkpoint_seq >= mark.log_seq and not self._held(mark.key, now_ms):
-            level = self._levels.get(mark.key, {}).get(mark.rule, 0)
             limits = self._policy.overlay
-            mark.cut_ms = now_ms + int(1000 * min(limits.cap_s, limits.extra_s * 2**level))
+            mark.cut_ms = now_ms + int(1000 * min(limits.cap_s, limits.extra_s * 2 ** self._next_level(mark)))
             self.on_changed(mark.key)
 
     def _released_after(self, mark: Mark, log_seq: int) -> bool:
@@ -257,18 +261,27 @@ class Overlay:
         entries = [self._cluster.get(at) for at in _nested(key)]
         return any(hold.end_ms > now_ms for entry in entries if entry is not None for hold in entry.holds)
 
-    def _cut(self, mark: Mark) -> None:
-        self.counts["cut"] += 1
+    def _next_level(self, mark: Mark) -> int:
+        """How many holds that the cluster does not share came before this one, without a success since."""
         levels = self._levels.setdefault(mark.key, {})
-        levels[mark.rule] = min(LEVEL_MAX, levels.get(mark.rule, 0) + 1)
+        level = levels.get(mark.rule, 0)
+        levels[mark.rule] = min(LEVEL_MAX, level + 1)
         self._levels.move_to_end(mark.key)
         if len(self._levels) > LEVELS_MAX:
             self._levels.popitem(last=False)
-        self._end(mark)
+        return level
+
+    def _cut(self, mark: Mark) -> None:
+        """A hold that the cluster does not share denies no longer. What led to it is not forgotten: on probation the
+        next bad trial begins it again, with growth."""
+        mark.is_cut = True
+        fleet, now_ms = self._fleet, self._now_ms()
+        if cut_short(fleet.store, fleet.store.nodes[mark.key], mark.rule, self.seq, now_ms):
+            self.counts["cut"] += 1
+            self._take_changed()
 
     def _end(self, mark: Mark) -> None:
-        # A clear, so that the next hold needs the full evidence again, and can come: within a standing hold the
-        # fold would only count.
+        # A clear, so that the next hold needs the full evidence again.
         self._apply(
             Override(action="clear", reason="the cluster holds nothing", actor="overlay"), Scope.of_key(mark.key)
         )
@@ -281,6 +294,9 @@ class Overlay:
         except Exception:  # noqa: BLE001 - see fold
             self.counts["failed"] += 1
             _log.exception("the overlay could not take an act")
+        self._take_changed()
+
+    def _take_changed(self) -> None:
         for key in self._fleet.take_changed():
             self._sync(key)
             self.on_changed(key)

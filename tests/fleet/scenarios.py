@@ -94,10 +94,10 @@ def dead(pairs: Sequence[Pair], *, threshold: int, lag_s: float) -> Iterator[Fig
     yield _worst("free again after", pairs, lambda told: told.open_s or 0.0, lag_s, "s")
 
 
-def dead_and_busy(pairs: Sequence[Pair], *, miss: str = "") -> Iterator[Figure]:
+def dead_and_busy(pairs: Sequence[Pair]) -> Iterator[Figure]:
     """A target with more than 100 attempts a minute: only shares of the window open (SPEC 4.3)."""
     worst = max(pairs, key=lambda pair: pair.together.dead / pair.alone.dead)
-    yield Figure("dead calls up to the hold", worst.together.dead, worst.alone.dead, 1.05 * worst.alone.dead, miss=miss)
+    yield Figure("dead calls up to the hold", worst.together.dead, worst.alone.dead, 1.05 * worst.alone.dead)
     yield _worst("dead calls after the hold", pairs, lambda told: told.dead_trials, TRIALS_MAX)
     yield _worst("free again after", pairs, lambda told: told.open_s or 0.0, BREAKER_S_MAX, "s")
 
@@ -155,15 +155,12 @@ def _four(rate: float) -> dict[str, float]:
     return {f"r{number}": rate for number in range(4)}
 
 
-def _dead(
-    name: str, kind: Condition, rates: dict[str, float], figures: Callable[..., Iterator[Figure]], **overlay: float
-) -> Scenario:
+def _dead(name: str, kind: Condition, rates: dict[str, float], figures: Callable[..., Iterator[Figure]]) -> Scenario:
     story = Story(
         name=name,
         rates=rates,
         length_s=760.0 if kind == "gone" else 200.0,
         provider=lambda: Provider(dead=kind, dead_s=(70.0, 110.0)),
-        policy=Policy.from_data({"overlay": overlay}),
     )
     return Scenario(story, figures)
 
@@ -210,17 +207,15 @@ _FAULTS = partial(dead, threshold=FAULTS, lag_s=BREAKER_S_MAX)
 _REJECTIONS = partial(dead, threshold=STRIKES, lag_s=QUARANTINE_S)
 _MOST = {"r0": 3.0, "r1": 0.05, "r2": 0.05, "r3": 0.05}
 _NEARLY_ALL = {"r0": 0.5, "r1": 3 / HOUR_S, "r2": 3 / HOUR_S, "r3": 3 / HOUR_S}
-# SPEC 4.1, 5.3 and 4 (Two witnesses).
+# SPEC 4.1 and 4 (Two witnesses).
 _TWO_OF_SO_MANY = "two rejections in a row hold, and the early trial was rejected too"
-_CUT = "own holds are forgotten after 30 s, before they end"
 _ONE_WORD = "nobody else had a good answer in ten minutes, and the trials were its own too"
 
 SCENARIOS: Final = (
     _dead("dead for 40 s: status 500", "down", _four(0.3), _FAULTS),
     _dead("dead for 40 s: no answer in 12 s", "slow", _four(0.3), _FAULTS),
     _dead("dead for 40 s: model unknown", "gone", _four(0.3), _REJECTIONS),
-    _dead("dead for 40 s: status 500, 4 calls/s", "down", _four(1.0), partial(dead_and_busy, miss=_CUT)),
-    _dead("the same, extra_s 40", "down", _four(1.0), dead_and_busy, extra_s=40.0),
+    _dead("dead for 40 s: status 500, 4 calls/s", "down", _four(1.0), dead_and_busy),
     _dead("dead for 40 s: status 500, 12 calls/s", "down", _four(3.0), dead_and_busy),
     _limited("limited to 95 %, no Retry-After", 0.95, Bucket),
     _limited("limited to 50 %, no Retry-After", 0.5, Bucket),
