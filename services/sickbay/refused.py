@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import Final
 
 from sickbay_events import Target
+
+_log = logging.getLogger("sickbay.gate")
 
 SAY_EVERY_S: Final = 60.0
 """A router's log says at most so often that calls to one target are skipped."""
@@ -33,6 +36,12 @@ class Refused:
         self._tallies: dict[tuple[Target, str, str], Tally] = {}
         self._other = Tally(Target("", ""), OTHER, OTHER)
         self._forgotten: Counter[str] = Counter()
+        self._is_full_said = False
+
+    @property
+    def untold(self) -> int:
+        """Calls that the log is not told of, since there were too many targets and rules in one minute."""
+        return self._other.count
 
     def tally(self, target: Target, rule: str, reason: str) -> Tally:
         """The tally of a target and rule, for each reason one; made where there is none."""
@@ -40,9 +49,19 @@ class Refused:
         found = self._tallies.get(key)
         if found is None:
             if len(self._tallies) >= TALLIES_MAX:
+                self._say_full()
                 return self._other
             found = self._tallies.setdefault(key, Tally(target, rule, reason))
         return found
+
+    def _say_full(self) -> None:
+        if not self._is_full_said:
+            self._is_full_said = True
+            _log.warning(
+                "calls are kept from more than %d targets and rules in one minute: further ones are counted as other"
+                " and not told to the log",
+                TALLIES_MAX,
+            )
 
     def by_reason(self) -> Counter[str]:
         """All that was ever counted, by the reason of the decision."""
