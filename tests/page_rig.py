@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 from nats.aio.client import Client
@@ -31,6 +32,7 @@ needs_chromium = pytest.mark.skipif(
     not Path(CHROMIUM).exists() and "CHROMIUM_REQUIRED" not in os.environ, reason="no chromium is installed"
 )
 START_S: Final = 30.0
+expect.set_options(timeout=15_000)
 TOKENS: Final = {"ana": ["read", "operate"], "rita": ["read"], "rob": ["report"]}
 FOREIGN: Final = "sickbay.test"
 """A name by which the browser finds this machine, and which is not this machine's own."""
@@ -177,3 +179,78 @@ async def launch(playwright: Playwright) -> Browser:
     if shutil.which(CHROMIUM) is None:
         pytest.fail("CHROMIUM_REQUIRED is set, and there is no chromium")
     return await playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+
+
+# What is looked at on a page.
+
+
+def place_of(provider: str, model: str | None = None) -> str:
+    return f"#target/{quote(provider, safe='')}" + ("" if model is None else f"/{quote(model, safe='')}")
+
+
+def row_of(page: Page, text: str) -> Any:
+    return page.locator("#held-list tbody tr").filter(has_text=text)
+
+
+async def has_no_sideways_scroll(page: Page) -> bool:
+    found = await page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    return bool(found[0] <= found[1])
+
+
+async def focused(page: Page) -> str:
+    """What has the focus, in words, and that it can be seen to have it."""
+    text, outline = await page.evaluate(
+        """() => {
+            const at = document.activeElement;
+            const text = at.id || at.getAttribute("aria-label") || at.textContent.trim();
+            return [`${at.tagName.toLowerCase()} ${text}`, getComputedStyle(at).outlineStyle];
+        }"""
+    )
+    assert outline != "none", f"{text} has the focus and does not show it"
+    return str(text)
+
+
+async def tab_to(page: Page, what: str, *, most: int = 40) -> None:
+    for _ in range(most):
+        await page.keyboard.press("Tab")
+        if what in await focused(page):
+            return
+    raise AssertionError(f"{what} was not reached by {most} tabs")
+
+
+async def lacks_role(house: House, page: Page, name: str, role: str) -> bool:
+    """Whether the server has read the file of tokens again."""
+    bearer = {"Authorization": f"Bearer {token_of(name)}"}
+    answer = await page.request.get(f"{house.url}/v1/session", headers=bearer)
+    return role not in (await answer.json())["roles"]
+
+
+CONTRASTS = """() => {
+    const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
+    const rgb = (layers) => {
+        canvas.clearRect(0, 0, 1, 1);
+        for (const layer of layers) { canvas.fillStyle = layer; canvas.fillRect(0, 0, 1, 1); }
+        return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+    };
+    const light = (color) => {
+        const part = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        const [r, g, b] = color.map((v) => part(v / 255));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const poor = new Set();
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    let seen = 0;
+    while (walker.nextNode()) {
+        const element = walker.currentNode.parentElement;
+        if (!walker.currentNode.textContent.trim() || !element.checkVisibility()) continue;
+        const behind = [];
+        for (let at = element; at; at = at.parentElement) behind.unshift(getComputedStyle(at).backgroundColor);
+        const [ink, paper] = [rgb([...behind, getComputedStyle(element).color]), rgb(behind)].map(light);
+        const ratio = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+        seen += 1;
+        const text = walker.currentNode.textContent.trim().slice(0, 30);
+        if (ratio < 4.5) poor.add(`${ratio.toFixed(2)} ${element.className} ${text}`);
+    }
+    return [seen, [...poor]];
+}"""
+"""Texts that are shown, and those among them that stand out less than 4.5 to 1 from what is behind them."""
