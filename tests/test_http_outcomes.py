@@ -20,6 +20,7 @@ from sickbay.api.sender import ACK_S
 OK = {**TARGET, "kind": "ok"}
 NDJSON = {"content-type": "application/x-ndjson"}
 JSON = {"content-type": "application/json"}
+KEY = "-".join(("sk", "abcdefghijklmnopqrstuvwx"))
 SECRET_TEXT = "Dear model, my password is hunter2"
 
 
@@ -122,13 +123,13 @@ def test_foreign_text_gets_neither_into_the_log_nor_into_a_log(house: House, cap
     hidden = {"provider": "h", "model": "m", "reason": "held", "prompt": SECRET_TEXT}
     assert house.report({**OK, "prompt": SECRET_TEXT}).status_code == 422
     assert house.report({**OK, "kind": SECRET_TEXT}).status_code == 422
-    done = house.report({**OK, "id": "hidden", "skipped": [hidden], "detail": "key sk-abcdefghijklmnopqrstuvwx is bad"})
+    done = house.report({**OK, "id": "hidden", "skipped": [hidden], "detail": f"key {KEY} is bad"})
     assert done.json()["accepted"] == 1
     body = next(body for _, body in house.log() if body.get("id") == "hidden")
     assert body["skipped"] == [{"provider": "h", "model": "m", "reason": "held"}]
-    assert "sk-abc" not in body["detail"] and "bad" in body["detail"]
+    assert KEY[:6] not in body["detail"] and "bad" in body["detail"]
     everything = json.dumps(house.log()) + caplog.text
-    assert "hunter2" not in everything and "sk-abcdef" not in everything
+    assert "hunter2" not in everything and KEY not in everything
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,27 +137,33 @@ def read_items(body: bytes, media_type: str) -> list[bytes | Any]:
     return found
 
 
-def read_item(item: bytes | Any, replica: str) -> tuple[str, Message]:
+def _decoded(item: bytes | Any) -> Any:
+    """An item that was not decoded with the others. Raises `Problem` naming the field."""
+    if not isinstance(item, bytes):
+        return item
+    if len(item) > EVENT_BYTES_MAX:
+        raise refused("body", f"at most {EVENT_BYTES_MAX} bytes an item")
+    try:
+        return _one(item)
+    except msgspec.ValidationError as error:
+        raise of_validation(error, _WORDS) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise refused("body", "one JSON object an item", "no JSON") from None
+
+
+def read_item(given: bytes | Any, replica: str) -> tuple[str, Message]:
     """One item as an event of this replica. Raises `Problem` naming the field."""
-    if isinstance(item, bytes):
-        if len(item) > EVENT_BYTES_MAX:
-            raise refused("body", f"at most {EVENT_BYTES_MAX} bytes an item")
-        try:
-            item = _one(item)
-        except msgspec.ValidationError as error:
-            raise of_validation(error, _WORDS) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise refused("body", "one JSON object an item", "no JSON") from None
-    item_id = item.id or secrets.token_hex(12)
+    item = _decoded(given)
+    item_id = secrets.token_hex(12) if item.id is None else item.id
     if _ID.fullmatch(item_id) is None:
         raise refused("id", ID_FORM)
     target = target_of(item.provider, item.model, replica)
-    given = {name: getattr(item, name) for name in _OUTCOME_FIELDS}
-    given["id"] = item_id
+    fields = {name: getattr(item, name) for name in _OUTCOME_FIELDS}
+    fields["id"] = item_id
     if item.detail is not None:
-        given["detail"] = redact(item.detail)
+        fields["detail"] = redact(item.detail)
     try:
-        data = encode(fit(target, CallOutcome(**given)))
+        data = encode(fit(target, CallOutcome(**fields)))
         subject = outcome_subject(replica, target)
     except NotReportable as error:
         raise refused(error.field.removeprefix("target."), str(error).partition(": ")[2]) from None

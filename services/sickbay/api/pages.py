@@ -62,7 +62,7 @@ class Asset(msgspec.Struct, frozen=True):
 def assets() -> dict[str, Asset]:
     """Every file of the page by its name. Raises `OSError` where the installation lacks them."""
     found: dict[str, Asset] = {}
-    for entry in (files(__package__) / FOLDER).iterdir():
+    for entry in (files(__package__ or __name__) / FOLDER).iterdir():
         kind = TYPES.get(entry.name.rpartition(".")[2])
         if kind is not None:
             body = entry.read_bytes()

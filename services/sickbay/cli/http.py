@@ -60,7 +60,7 @@ async def answering(
     # A reader that was dropped on purpose is no fault of the application.
     logging.getLogger("uvicorn.error").addFilter(lambda record: _CUT_OFF not in record.getMessage())
     config = uvicorn.Config(
-        app, lifespan="off", log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=5
+        app, lifespan="off", log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=4
     )
     server = Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
