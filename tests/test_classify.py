@@ -343,7 +343,9 @@ def test_a_transport_error_is_named(name: str) -> None:
 
 def test_a_reset_in_mid_answer_is_truncated_and_a_status_beats_the_transport() -> None:
     begun = b'data: {"choices":[{"delta":{"content":"Once"}}]}\n\n'
-    assert classify(status=200, headers={}, body=begun, requested_model="m", error="reset").kind == "truncated"
+    for error_word in ("reset", "eof", "closed", "truncated"):
+        verdict = classify(status=200, headers={}, body=begun, requested_model="m", error=error_word)
+        assert verdict.kind == "truncated", error_word
     refused = b'{"error":{"code":"insufficient_quota"}}'
     assert classify(status=429, headers={}, body=refused, requested_model="m", error="reset").kind == "quota"
 

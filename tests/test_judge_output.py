@@ -141,6 +141,7 @@ def test_a_leaked_mark_of_the_chat_template_is_the_models(text: str) -> None:
         'Llama uses "[INST]" and "[/INST]" around instructions.',
         "The <|endoftext|> token separates documents in the training data of GPT models.",
         "Use <s>strikethrough</s> in HTML for old prices, and go on.",
+        "<s> strikes text through in HTML, as in <s>10</s> 8, and ends with </s>",
         "A Spring bean has <T> generics; compare a <b> c.",
         "Write [INST] before each instruction: it is a special marker of the format.",
     ],

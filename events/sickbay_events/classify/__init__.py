@@ -33,8 +33,9 @@ def classify(
     `status` is the HTTP status, or None if none arrived; `headers` in any case; `body` as received (bytes are
     better: text may already be damaged). `provider` is a host (`api.x.ai`) or a family's name (`xai`); one that
     is unknown is judged by the general rules. `error` is what the transport saw: None, `connect`, `dns`, `tls`,
-    `reset`, `timeout` or `aborted`. `stream` says that the caller asked for a stream. `prompt_ascii` and
-    `client_capped` are what `judge_output` needs to know of the request.
+    `reset`, `timeout` or `aborted` (or `connect_timeout`, `eof`, `closed`, `truncated`, `cancelled`, as others say).
+    `stream` says that the caller asked for a stream. `prompt_ascii` and `client_capped` are what `judge_output`
+    needs to know of the request.
     """
     try:
         question = Question(
@@ -66,5 +67,5 @@ def judge_exchange(
 
 def _transport(error: str, *, begun: bool) -> Verdict:
     """No whole answer: what the transport saw. One that had begun and was cut off is `truncated`."""
-    kind: Kind = "truncated" if begun and error == "reset" else ERRORS[error]
+    kind: Kind = "truncated" if begun and error in ("reset", "eof", "closed") else ERRORS[error]
     return Verdict(kind=kind, scope=KINDS[kind].scope, signature=error)

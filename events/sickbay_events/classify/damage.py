@@ -172,6 +172,8 @@ _ABOUT_MARKS: Final = re.compile(
     r"токен|шаблон|分隔|标记|标签|トークン|模板",
     re.I,
 )
+_HTML_WORDS: Final = re.compile(r"\bhtml\b|strike|durchgestrichen|barré|tachado|<s>[^<]{1,200}</s> ?\w", re.I)
+"""By these `<s>` is a tag of HTML."""
 _QUOTES: Final = frozenset("\"'`\u00ab\u201c\u201d\u2018\u2019\u201e\u300c")
 
 
@@ -214,6 +216,8 @@ def control_token(text: str) -> str | None:
         if looked_at >= CANDIDATES_MAX:
             break
         if plain[found.start() - 1 : found.start()] in _QUOTES and plain[found.end() : found.end() + 1] in _QUOTES:
+            continue
+        if found[0] in ("<s>", "</s>") and _HTML_WORDS.search(plain):
             continue
         # A text about marks names them within its sentences; a leaked one stands at an edge of the text.
         at_an_edge = found.start() <= begin or found.end() >= end

@@ -330,4 +330,10 @@ ERRORS: Final[dict[str, Kind]] = {
     "reset": "network",
     "timeout": "timeout",
     "aborted": "cancelled",
+    # What other routers call the same.
+    "connect_timeout": "network",
+    "eof": "network",
+    "closed": "network",
+    "truncated": "truncated",
+    "cancelled": "cancelled",
 }

@@ -248,7 +248,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         not support the chat | does not support chat | does not support generate | does not support completion
         does not support embedding | not support embeddings | not an embedding model
         not support the responses
-        url error, please check | required url is missing | path not found | not supported for this request
+        url error, please check | requires a newer version of | required url is missing | path not found
+        not supported for this request
         not supported on /v1 | does not support & transcription | 调用方式 | operation requested is invalid
         model only supports & api | not supported for format | not available with the api version
         use a supported api version
@@ -318,7 +319,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule(
         "timeout",
         says="""
-        timed out | timeout | time out | is timing out | deadline expired | deadline exceeded | took too long | 超时""",
+        timed out | timeout | time out | is timing out | deadline expired | deadline exceeded | took too long
+        超时""",
         never="""
         timeout must | invalid timeout | timeout is not | 'timeout' | timeout parameter | connect timeout""",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..rules import THERE, Rule, rule
+from ..rules import MISSING, THERE, Rule, rule
 
 MAKERS: Final[dict[str, tuple[Rule, ...]]] = {
     "openai": (
@@ -52,13 +52,14 @@ MAKERS: Final[dict[str, tuple[Rule, ...]]] = {
     "anthropic": (
         # A mode that the account cannot use; plain calls still work.
         rule("bad_request", "", "fast mode | long context requests | long context beta"),
-        rule("quota", "", "credit balance | spend limit | usage limits"),
-        rule("model_unavailable", "not_found_error", "model:"),
+        rule("quota", "rate_limit_error", "credits are required for this model", scope="model"),
+        rule("quota", "", "credit balance | spend limit | usage limit"),
+        rule("model_unavailable", "not_found_error", f"model: | {MISSING}"),
         rule("model_unavailable", "not_found_error", "is not available & please use | requested model does not"),
         # Everything else that Anthropic keeps by an id of the caller's.
         rule("bad_request", "not_found_error", "file not found | file_ | batch & not found | msgbatch_ | session not found | sesn_"),
         rule("bad_request", "not_found_error", "memory store | service account | skill & not found | container & not found | agent & not found"),
-        rule("bad_request", "not_found_error", "environment & not found | vault & not found | workspace & not found | invite & not found"),
+        rule("bad_request", "not_found_error", "environment & not found | vault & not found | issuer & not found | workspace & not found | invite & not found"),
         rule("wrong_endpoint", "not_found_error", "not found"),
         rule("permission_model", "permission_error", "model", never="does not have permission to use the specified"),
         rule("auth", "permission_error authentication_error"),
@@ -124,6 +125,7 @@ MAKERS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("context_length", "", "input is too long for requested model | too many input tokens"),
         rule("quota", "", "too many tokens per day | tokens per day", scope="model"),
         rule("rate_limited", "throttlingexception throttledexception toomanyrequestsexception"),
+        rule("quota", "servicequotaexceededexception", "account"),
         rule("quota", "servicequotaexceededexception", scope="model"),
         rule("malformed_output", "modelerrorexception", "invalid sequence as part of tooluse | malformed"),
         rule("timeout", "modeltimeoutexception"),
