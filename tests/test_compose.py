@@ -1,7 +1,7 @@
 """The compose file and the Dockerfile: valid, without default passwords, and true about what they start.
 
 No engine is needed: the compose specification's own reader checks the file where it is at hand (.ci/run builds it and
-says so in COMPOSE_GO); test_topology.py runs what it starts.
+says so in COMPOSE_GO); test_compose_topology.py runs what it starts.
 """
 
 from __future__ import annotations
