@@ -7,6 +7,7 @@ import base64
 import hmac
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -214,6 +215,25 @@ async def test_a_webhook_is_signed_as_documented(receiver: Receiver) -> None:
     assert got.headers["webhook-signature"] == expected and said == "HTTP 200 ok"
     assert abs(int(got.headers["webhook-timestamp"]) - time.time()) < 60
     assert got.data["type"] == "test" and got.data["id"] == got.headers["webhook-id"]
+
+
+async def test_the_page_s_own_check_of_a_signature_and_its_file_are_right(receiver: Receiver) -> None:
+    """What docs/alerts.md shows to copy accepts what is sent, refuses what was changed, and its file is read."""
+    page = (Path(__file__).parents[1] / "docs" / "alerts.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (file,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    found, _ = read_alerts(file, {"SLACK_HOOK": "https://hooks.example/x", "PAGER_SECRET": SECRET})
+    assert [one.kind for one in found.receiver] == ["slack", "webhook", "command"]
+    defaults = Alerts(receiver=found.receiver)
+    assert found == defaults, "what the page calls defaults are the code's"
+    there: dict[str, Any] = {}
+    exec(code, there)
+    async with http_client() as http:
+        await send(http, Wanted(name="a", kind="webhook"), _way(receiver), sample_message(5))
+    got = receiver.next()
+    assert there["is_from_sickbay"](SECRET, got.headers, got.body)
+    assert not there["is_from_sickbay"](SECRET, got.headers, got.body + b" ")
+    assert not there["is_from_sickbay"](SECRET, {**got.headers, "webhook-timestamp": "1"}, got.body)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ROUTERS = (ROOT / "docs" / "routers.md").read_text(encoding="utf-8")
+FALLBACK = (ROOT / "docs" / "fallback.md").read_text(encoding="utf-8")
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "sickbay")
 START_LIMIT_S = 30
 
@@ -90,9 +91,8 @@ def test_what_the_readme_shows_runs_and_prints_what_it_says(environment: dict[st
         assert said in printed.splitlines()
 
 
-@pytest.mark.parametrize("number", range(len(blocks("python", ROUTERS))))
-def test_what_the_page_for_routers_shows_runs(number: int, environment: dict[str, str]) -> None:
-    code = blocks("python", ROUTERS)[number]
+@pytest.mark.parametrize("code", [*blocks("python", ROUTERS), *blocks("python", FALLBACK)])
+def test_what_the_pages_for_routers_show_runs(code: str, environment: dict[str, str]) -> None:
     printed = python(code, environment).splitlines()
     # Where a comment says what is printed, that is what is printed.
     for said in re.findall(r"print\(.*\)  # (.*)", code):
