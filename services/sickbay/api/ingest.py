@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from types import GenericAlias
 from typing import Annotated, Any, Final, NamedTuple, get_type_hints
 
 import msgspec
@@ -28,7 +29,7 @@ from .sender import Answer, Busy, Message, NotConnected, Sender
 ITEMS_MAX: Final = 1_000
 ID_FORM: Final = "1 to 128 printable ASCII characters without spaces, another one for each outcome"
 _ID: Final = re.compile(r"[!-~]{1,128}")
-_ItemId = Annotated[
+_ItemId: Any = Annotated[
     str,
     Meta(
         pattern=r"^[!-~]{1,128}$",
@@ -71,7 +72,7 @@ Outcome: Final[Any] = msgspec.defstruct(
 )
 """One item: every field of a `CallOutcome`, and its provider and model."""
 _one: Final[Any] = msgspec.json.Decoder(Outcome).decode
-_many: Final[Any] = msgspec.json.Decoder(list[Outcome]).decode
+_many: Final[Any] = msgspec.json.Decoder(GenericAlias(list, (Outcome,))).decode
 _raw: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _NAMES: Final = ", ".join(field.name for field in msgspec.structs.fields(Outcome))
 _WORDS: Final = {
