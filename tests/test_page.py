@@ -202,7 +202,8 @@ async def test_a_hold_is_cleared_by_keyboard_alone(house: House, visit: Visit) -
     await page.keyboard.type("the provider says it is back")
     await page.keyboard.press("Enter")
     await expect(page.locator("#confirm")).to_contain_text("keys.example vendor/model-2")
-    assert await focused(page) == "button confirm-yes"
+    assert await focused(page) == "button confirm-no"
+    await tab_to(page, "button confirm-yes", most=1)
     await page.keyboard.press("Enter")
     await expect(page.locator("#detail .done")).to_have_text("Cleared. It is in the log.")
     await expect(page.locator("#detail .verdict")).to_contain_text("may be called")
@@ -274,7 +275,7 @@ async def test_a_story_has_an_address_and_tells_what_happened(house: House, visi
     page = await (await visit()).open(place_of("story.example#team-a", "vendor/model-4"))
     detail = page.locator("#detail")
     await expect(detail).to_contain_text("Quarantined")
-    assert await page.title() == "vendor/model-4 · Sickbay"
+    await expect(page).to_have_title("vendor/model-4 · Sickbay")
     await expect(detail).to_contain_text("1 more of the kind since quarantine began")
     await expect(detail.locator(".happened")).to_contain_text("held by quarantine until")
     await expect(detail).to_contain_text("sickbay explain story.example#team-a vendor/model-4")
@@ -395,6 +396,7 @@ async def test_a_blind_page_says_so_at_once(house: House, visit: Visit) -> None:
     house.signal(signal.SIGSTOP)
     try:
         await expect(banner).to_contain_text("Connection lost. What stands here is as of")
+        await expect(page).to_have_title("Connection lost · Sickbay")
     finally:
         house.signal(signal.SIGCONT)
     await expect(word).to_contain_text("live")

@@ -113,6 +113,7 @@ function confirmed(act, scope, reason, length) {
   show(byId("confirm-text"), h("p", { class: "target" }, named(scope.provider, { class: "name provider" }), " ", model), h("p", {}, "Reason: ", h("bdi", {}, plain(reason))));
   dialog.returnValue = "no";
   dialog.showModal();
-  byId("confirm-yes").focus();
+  // An Enter that is held down must not say yes as well.
+  byId("confirm-no").focus();
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
 }

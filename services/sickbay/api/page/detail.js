@@ -34,7 +34,6 @@ export class Detail {
     this.root.hidden = scope === null;
     document.body.classList.toggle("has-detail", scope !== null);
     this.inert();
-    document.title = scope ? `${plain(scope.model ?? scope.provider)} · Sickbay` : "Sickbay";
     if (scope === null) {
       show(this.root);
       if (wasOpen) this.giveBack();

@@ -2,6 +2,8 @@
 
 const SETTLE_MS = 120;
 const AGAIN_MS = 2_000;
+/** However much happens, the server is not asked more often than this. */
+const APART_MS = 400;
 
 /** One thing to fetch. `onEnd(error)` is told of each end, null for a good one. */
 export class Fetcher {
@@ -12,13 +14,14 @@ export class Fetcher {
     this.timer = null;
     this.isRunning = false;
     this.isDueAgain = false;
-    this.lastAt = 0;
+    this.lastAt = -Infinity;
   }
 
   /** Fetch it in a moment; once more afterwards if it is being fetched right now. */
   due(inMs = SETTLE_MS) {
+    const apartMs = this.lastAt + APART_MS - performance.now();
     if (this.isRunning) this.isDueAgain = true;
-    else this.timer ??= setTimeout(() => this.run(), inMs);
+    else this.timer ??= setTimeout(() => this.run(), Math.max(inMs, apartMs));
   }
 
   /** Fetch it if nobody called for it for long: what changes by time alone. */

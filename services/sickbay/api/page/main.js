@@ -14,10 +14,10 @@ import { Session } from "./session.js";
 import { Timeline } from "./timeline.js";
 
 const HISTORY_MAX = 5_000;
-const SETTLE_MS = 120;
 // The overview is made for all who ask, and may be two seconds old.
 const OVERVIEW_MS = 2_500;
 const FLOOD = 4;
+const TITLES = { lost: "Connection lost", stale: "Stale" };
 
 const known = { status: null, overview: null, history: { transitions: [], note: "" } };
 const held = new HeldList(byId("held-list"));
@@ -61,6 +61,8 @@ const fetchers = {
     known.history = { fromMs, transitions: found.transitions, note: noteOf(found) };
     drawTimeline();
   }),
+  // It says by itself what of it could not be read.
+  detail: new Fetcher(() => detail.refresh(), { everyMs: 15_000, onEnd: () => null }),
 };
 
 function noteOf(found) {
@@ -79,7 +81,7 @@ const live = new Live({
   },
   onEntry: (entry) => {
     fetchers.status.due();
-    if (detail.scope && isAround(entry, detail.scope)) detailDue();
+    if (detail.scope && isAround(entry, detail.scope)) fetchers.detail.due();
   },
   onTransition: took,
   onBeat: (beat) => {
@@ -94,15 +96,7 @@ const live = new Live({
 
 function everything() {
   for (const one of Object.values(fetchers)) one.due(0);
-  detailDue();
 }
-
-let detailTimer = null;
-const detailDue = () =>
-  (detailTimer ??= setTimeout(() => {
-    detailTimer = null;
-    detail.refresh();
-  }, SETTLE_MS));
 
 const isAround = (one, scope) => one.provider.split("#")[0] === scope.provider.split("#")[0] && (one.model == null || scope.model === null || one.model === scope.model);
 
@@ -147,7 +141,7 @@ function took(fact) {
   }
   fetchers.overview.due(OVERVIEW_MS);
   fetchers.status.due();
-  if (detail.scope && isAround(fact, detail.scope)) detailDue();
+  if (detail.scope && isAround(fact, detail.scope)) fetchers.detail.due();
 }
 
 /** Say changes to who listens: each of a few, the number of many. */
@@ -220,9 +214,14 @@ function drawSummary(rows) {
 function freshness() {
   const state = session.mayRead ? live.state() : { word: "closed", ageS: null, seq: null };
   showFreshness(state, { asOf: known.status?.at, complaints: [...new Set(complaints.values())] });
+  const scope = detail.scope;
+  const title = [TITLES[state.word], scope && plain(scope.model ?? scope.provider), "Sickbay"].filter(Boolean).join(" · ");
+  if (document.title !== title) document.title = title;
 }
 
 function route() {
+  // The way to a part of the page leaves a story open.
+  if (location.hash && !location.hash.startsWith("#target/")) return;
   detail.open(session.mayRead ? scopeOf(location.hash) : null);
 }
 
@@ -264,11 +263,15 @@ function closeDetail() {
 setInterval(() => {
   if (tick()) {
     fetchers.status.due();
-    detailDue();
+    fetchers.detail.due();
   }
   live.check();
   freshness();
-  if (session.mayRead && live.state().word !== "lost") for (const one of Object.values(fetchers)) one.ripe();
+  if (!session.mayRead || live.state().word === "lost") return;
+  for (const [name, one] of Object.entries(fetchers)) {
+    // By time alone nothing is drawn anew under the hand of who is marking text in it.
+    if (name !== "detail" || getSelection().isCollapsed) one.ripe();
+  }
 }, 250);
 setInterval(() => session.mayRead && drawTimeline(), 60_000);
 
