@@ -129,6 +129,10 @@ async def test_a_host_with_many_holds_is_one_message_to_each_receiver_and_one_th
     text += f'[[alerts.receiver]]\nname = "room"\nkind = "slack"\nurl = "env:HOOK"\n{mine}'
     served = telling(text, HOOK=f"{room.url}/services/T0/SECRETPATH")
     await hold(nats, "elsewhere.example")
+    client = await connect(nats.url)
+    for junk in (b"no json", b"[]", b'{"type":"held","id":1}', b'{"type":"held","id":"x","provider":"many.example"}'):
+        await client.publish("sickbay.held.by-hand", junk)
+    await client.close()
     await hold(nats, "many.example", 30)
     got = hook.next()
     assert (got.data["type"], got.data["host"], got.data["count"]) == ("held", "many.example", 30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import subprocess
@@ -148,6 +149,40 @@ async def test_the_application_begins_and_ends_in_process(nats_server: NatsServe
     with pytest.raises(IndexError):
         services_of(made)
     assert [task for task in asyncio.all_tasks() if task.get_name().startswith("sickbay")] == []
+
+
+async def test_a_policy_file_seeds_the_log_that_its_services_make_whatever_reaches_it_first(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """A router that has waited for the log stores its outcomes the moment it is there: the file's policy is the first
+    one all the same. A log that stood before keeps to its own."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text("[rejections]\nthreshold = 7\n")
+    client = await connect(nats_server.url)
+
+    async def report() -> None:
+        number = 0
+        while True:
+            number += 1
+            with contextlib.suppress(Exception):
+                outcome = CallOutcome(kind="ok", id=f"x-{number}")
+                await publish_outcome(client, Target("h", "m"), outcome, replica="r")
+
+    reporting = [asyncio.create_task(report()) for _ in range(8)]
+    services = Services(Settings(nats=nats_server.url, policy=str(policy)))
+    await services.start()
+    await services.ready()
+    for task in reporting:
+        task.cancel()
+    assert services.projector is not None and services.projector.fleet.policy.rejections.threshold == 7
+    await services.stop()
+    policy.write_text("[rejections]\nthreshold = 9\n")
+    later = Services(Settings(nats=nats_server.url, policy=str(policy)))
+    await later.start()
+    await later.ready()
+    assert later.projector is not None and later.projector.fleet.policy.rejections.threshold == 7
+    await later.stop()
+    await client.close()
 
 
 async def test_services_without_a_server_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

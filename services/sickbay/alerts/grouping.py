@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from .settings import Alerts, host_of
 
 Fact: TypeAlias = Mapping[str, Any]
-"""A transition as the log of transitions has it."""
+"""A transition as the log of transitions has it; `id`, `type`, `provider` and `time_ms` are always there."""
 
 WAITING_MAX: Final = 5_000
 """Alerts that wait for their message; from there on no window is waited for."""
@@ -73,14 +73,14 @@ class Grouping:
 
     def add(self, fact: Fact, handle: str, now_s: float) -> bool:
         """Take an alert; False if it was dealt with before, so that it may be acknowledged at once."""
-        name = str(fact.get("id"))
+        name = fact["id"]
         if name in self._seen:
             return False
         for part in self._parts():
             if name in part:
                 part[name] = Waiting(fact, handle)
                 return True
-        key = (str(fact.get("type")), host_of(str(fact.get("provider"))))
+        key = (fact["type"], host_of(fact["provider"]))
         self._groups.setdefault(key, _Group(now_s)).alerts[name] = Waiting(fact, handle)
         return True
 
@@ -100,7 +100,7 @@ class Grouping:
         self._tokens -= 1
         groups = [self._groups.pop(key) for key in taken]
         self._out = {name: one for group in groups for name, one in group.alerts.items()}
-        alerts = sorted(self._out.values(), key=lambda one: int(one.fact.get("time_ms", 0)))
+        alerts = sorted(self._out.values(), key=lambda one: one.fact["time_ms"])
         return Batch(alerts, sum(len(group.alerts) for group in groups if group.held_back), self._lost)
 
     def done(self, *, delivered: bool) -> list[str]:

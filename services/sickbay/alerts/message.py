@@ -49,17 +49,17 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 def message_of(batch: Batch, named: int) -> Message:
     """The message about these alerts, of which the first `named` are in it."""
     facts = batch.facts
-    counts = Counter(str(fact.get("type")) for fact in facts)
-    hosts = list(dict.fromkeys(host_of(str(fact.get("provider"))) for fact in facts))
-    ids = "\n".join(sorted(str(fact.get("id")) for fact in facts))
+    counts = Counter(fact["type"] for fact in facts)
+    hosts = list(dict.fromkeys(host_of(fact["provider"]) for fact in facts))
+    ids = "\n".join(sorted(fact["id"] for fact in facts))
     return Message(
         id=sha256(ids.encode()).hexdigest()[:32],
         type=next(iter(counts)) if len(counts) == 1 else "mixed",
         host=hosts[0] if len(hosts) == 1 else None,
         count=len(facts),
         counts=dict(counts),
-        first_at=str(facts[0].get("at")),
-        last_at=str(facts[-1].get("at")),
+        first_at=rfc3339(facts[0]["time_ms"]),
+        last_at=rfc3339(facts[-1]["time_ms"]),
         alerts=[{key: value for key, value in fact.items() if key not in _LEFT_OUT} for fact in facts[:named]],
         held_back=batch.held_back,
         not_delivered=batch.lost,
@@ -93,7 +93,9 @@ def _text(batch: Batch, counts: Counter[str], hosts: Sequence[str], named: int) 
     if batch.held_back:
         lines.append(f"{batch.held_back} of these were held back by the limit on messages")
     if batch.lost:
-        lines.append(f"{batch.lost} alert{'s' * (batch.lost != 1)} before could not be delivered; `sickbay history` has them")
+        lines.append(
+            f"{batch.lost} alert{'s' * (batch.lost != 1)} before could not be delivered; `sickbay history` has them"
+        )
     text = "\n".join(lines)
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 

@@ -53,6 +53,17 @@ SUBJECTS: Final = {"held": HELD_PREFIX, "released": RELEASED_PREFIX, "warning": 
 _NATS_ERRORS: Final = (BusError, nats.errors.Error, nats.js.errors.Error, OSError)  # a time-out is an OSError
 
 
+def read_fact(data: bytes) -> dict[str, Any] | None:
+    """A transition as it stands in the log of transitions; None for what was put there by hand and is none."""
+    try:
+        fact = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    wanted = {"id": str, "type": str, "provider": str, "time_ms": int}
+    is_one = isinstance(fact, dict) and all(isinstance(fact.get(name), kind) for name, kind in wanted.items())
+    return fact if is_one else None
+
+
 class Relay:
     """The alerts of one receiver: heard, grouped, sent. `client` is the connection, None while there is none."""
 
@@ -113,7 +124,7 @@ class Relay:
                 try:
                     await self._follow(client)
                     said = False
-                except _NATS_ERRORS as error:
+                except Exception as error:  # noqa: BLE001 - this task is the last one who can try again
                     if not said:
                         _log.warning("alerts for %s cannot be read, they wait: %s", self.receiver.name, error)
                     said = True
@@ -157,16 +168,12 @@ class Relay:
                 await reading.unsubscribe()
 
     async def _take(self, heard: Msg) -> None:
-        try:
-            fact = msgspec.json.decode(heard.data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            fact = None
-        if not isinstance(fact, dict) or not is_wanted(self.receiver, fact):
-            await self._answer([heard.reply], b"+ACK")
-        elif self._grouping.add(fact, heard.reply, time.monotonic()):
-            self._changed.set()
-        else:
-            await self._answer([heard.reply], b"+ACK")
+        fact = read_fact(heard.data)
+        if fact is not None and is_wanted(self.receiver, fact):
+            if self._grouping.add(fact, heard.reply, time.monotonic()):
+                self._changed.set()
+                return
+        await self._answer([heard.reply], b"+ACK")
 
     async def _answer(self, handles: list[str], word: bytes) -> None:
         """Say it to NATS; while there is no connection it is said when the alert comes again."""
