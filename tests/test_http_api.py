@@ -59,6 +59,14 @@ def test_a_path_wants_one_of_its_roles_and_no_other(house: House, row: Any) -> N
     assert foreign.status_code == (403 if "read" in row.roles else 401)
 
 
+def test_who_asks_through_a_proxy_of_this_machine_is_not_of_this_machine(house: House) -> None:
+    """What a proxy hands on comes from anywhere, whatever its Host header says."""
+    for name in ("X-Forwarded-For", "Forwarded", "X-Real-IP"):
+        found = house.http.get("/v1/status", headers={name: "203.0.113.9"})
+        assert found.status_code == 403, name
+    assert house.http.get("/v1/status", headers={**by("rita"), "X-Forwarded-For": "203.0.113.9"}).status_code == 200
+
+
 def test_every_path_is_documented_and_every_answer_is_armored(house: House) -> None:
     """What is routed is in the document but for the page, and each answer says what a browser may not do with it."""
     routed = {

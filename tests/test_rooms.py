@@ -32,7 +32,17 @@ PURE_STDLIB = frozenset(
 # Calls that reach the world, or differ from process to process (`hash` of a text, `id`), by their names.
 IMPURE_CALLS = {"open", "print", "input", "hash", "id", "exec", "eval", "__import__", "breakpoint"}
 IMPURE_METHODS = {"now", "utcnow", "today", "localtime", "formatdate", "make_msgid", "fromtimestamp"}
-EXTRAS = ("faststream", "typer", "rich", "sqlite_utils", "uvloop", "uvicorn", "zstandard")
+EXTRAS = (
+    "faststream",
+    "typer",
+    "rich",
+    "sqlite_utils",
+    "uvloop",
+    "uvicorn",
+    "zstandard",
+    "litestar",
+    "prometheus_client",
+)
 ALSO_HEAVY = ("pydantic", "click", "aiohttp", "httpx", "yaml")
 UNIX_ONLY = {"fcntl", "grp", "pwd", "resource", "termios", "tty", "pty", "syslog", "posix", "crypt", "spwd", "uvloop"}
 

@@ -24,6 +24,7 @@ COOKIE: Final = "sickbay_session"
 COOKIE_MAX_S: Final = 12 * 3600
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
 TOKEN_CHARS_MAX: Final = 512
+_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="sickbay"'}
 
 
@@ -64,6 +65,7 @@ class Access:
         address = settings.http_address
         self._is_loopback = address is not None and is_loopback(address[0])
         wanted = settings.http_anonymous or ("read" if self._is_loopback else "none")
+        self._is_assumed = not settings.http_anonymous
         self.anonymous: frozenset[Role] = frozenset({"read"} if wanted == "read" else ())
 
     def find(self, presented: str) -> Caller | None:
@@ -90,6 +92,8 @@ class Access:
         roles = self.anonymous
         if self._is_loopback and not is_loopback(host_of(connection.headers.get("host", ""))):
             roles = frozenset()
+        if self._is_assumed and any(name in connection.headers for name in _FORWARDED):
+            roles = frozenset()  # a proxy on this machine asks for somebody who may be anywhere
         return Caller(name="anonymous", roles=roles, is_anonymous=True)
 
 

@@ -16,11 +16,13 @@ import msgspec
 from litestar import Response
 from msgspec import Meta
 
-from sickbay_events import KINDS, CallOutcome, encode, token
+from sickbay_events import KINDS, CallOutcome, encode, parse_rfc3339, token
 from sickbay_events.codec import outcome_subject
+from sickbay_events.derived import RULES
+from sickbay_events.names import NAME_BYTES_MAX
 from sickbay_events.redact import redact
 
-from ..outbox import EVENT_BYTES_MAX, NotReportable, fit
+from ..outbox import EVENT_BYTES_MAX, WORD_CHARS_MAX, NotReportable, fit
 from .desk import target_of
 from .problems import Problem, of_validation, refused, unavailable
 from .questions import NDJSON, Model, Provider
@@ -37,6 +39,9 @@ _ItemId: Any = Annotated[
         examples=["5f0c9e2a7b41d8c6-17"],
     ),
 ]
+_Word: Any = Annotated[str, Meta(pattern=r"^[!-~]*$", max_length=WORD_CHARS_MAX)]
+_WORD_FIELDS: Final = ("signature", "charset", "request_hash")
+"""Words for machines. Routers' own code fills them there; here anybody does, and a sentence is none."""
 _SAYS: Final[dict[str, tuple[str, Any]]] = {
     "kind": ("What came of the attempt", "rate_limited"),
     "status": ("HTTP status, none if there was no answer", 429),
@@ -57,6 +62,8 @@ def _fields() -> list[tuple[str, Any, Any]]:
             hint = Annotated[hint, Meta(description=says, examples=[example])]
         if field.name == "id":
             hint = _ItemId | None
+        elif field.name in _WORD_FIELDS:
+            hint = _Word | None
         found.append((field.name, hint, field.default))
     return found
 
@@ -80,6 +87,7 @@ _WORDS: Final = {
     "kind": f"one of {', '.join(KINDS)}",
     "scope": "host, credential, model or none",
     "id": ID_FORM,
+    **dict.fromkeys(_WORD_FIELDS, f"up to {WORD_CHARS_MAX} printable ASCII characters without spaces"),
 }
 _OUTCOME_FIELDS: Final = tuple(CallOutcome.__struct_fields__)
 
@@ -152,12 +160,30 @@ def _decoded(item: bytes | Any) -> Any:
         raise refused("body", "one JSON object an item", "no JSON") from None
 
 
+def _check_texts(item: Any) -> None:
+    """Texts that would else hold anything. Raises `Problem` naming the field."""
+    if item.at is not None:
+        try:
+            parse_rfc3339(item.at)
+        except ValueError:
+            raise refused("at", "an RFC 3339 time with an offset") from None
+    for at, lease in enumerate(item.trial or ()):
+        if lease.rule not in RULES:
+            raise refused(f"trial[{at}].rule", f"one of {', '.join(RULES)}")
+    for at, skip in enumerate(item.skipped or ()):
+        if len(skip.reason) > WORD_CHARS_MAX or " " in skip.reason:
+            raise refused(f"skipped[{at}].reason", f"one word of up to {WORD_CHARS_MAX} characters")
+        if max(len(skip.provider), len(skip.model)) > 2 * NAME_BYTES_MAX:
+            raise refused(f"skipped[{at}]", f"names of up to {NAME_BYTES_MAX} bytes")
+
+
 def read_item(given: bytes | Any, replica: str) -> tuple[str, Message]:
     """One item as an event of this replica. Raises `Problem` naming the field."""
     item = _decoded(given)
     item_id = secrets.token_hex(12) if item.id is None else item.id
     if _ID.fullmatch(item_id) is None:
         raise refused("id", ID_FORM)
+    _check_texts(item)
     target = target_of(item.provider, item.model, replica)
     fields = {name: getattr(item, name) for name in _OUTCOME_FIELDS}
     fields["id"] = item_id

@@ -20,6 +20,8 @@ OWN: Final = ("/healthz", "/asyncapi.json")
 """Paths that `sickbay serve` answers by itself."""
 UNREAD_MS: Final = 30_000
 """The system ends a connection whose other side has not taken what was sent for so long."""
+IDLE_S: Final = 75
+"""A connection nobody uses is kept longer than balancers keep theirs, so that none is closed as it is used again."""
 _CUT_OFF: Final = "ASGI callable returned without completing response"
 
 
@@ -60,7 +62,13 @@ async def answering(
     # A reader that was dropped on purpose is no fault of the application.
     logging.getLogger("uvicorn.error").addFilter(lambda record: _CUT_OFF not in record.getMessage())
     config = uvicorn.Config(
-        app, lifespan="off", log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=4
+        app,
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=4,
     )
     server = Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
