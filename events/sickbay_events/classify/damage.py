@@ -211,13 +211,14 @@ def control_token(text: str) -> str | None:
         return None
     plain = _CODE_SPAN.sub(lambda span: " " * len(span[0]), text)
     discussed = _ABOUT_MARKS.search(_MARK.sub(" ", plain)) is not None
+    is_html = "<s>" in plain and _HTML_WORDS.search(plain) is not None
     begin, end = len(plain) - len(plain.lstrip()), len(plain.rstrip())
     for looked_at, found in enumerate(_MARK.finditer(plain)):
         if looked_at >= CANDIDATES_MAX:
             break
         if plain[found.start() - 1 : found.start()] in _QUOTES and plain[found.end() : found.end() + 1] in _QUOTES:
             continue
-        if found[0] in ("<s>", "</s>") and _HTML_WORDS.search(plain):
+        if is_html and found[0] in ("<s>", "</s>"):
             continue
         # A text about marks names them within its sentences; a leaked one stands at an edge of the text.
         at_an_edge = found.start() <= begin or found.end() >= end

@@ -11,7 +11,8 @@ from typing import Final
 _PART_OF_ONE: Final = (
     r"(?!(?:config|token|header|file|output|param|field|response|weight|setting|path|type|format|request|key|permission|card|info|"
     r"capabilit|feature|endpoint|context|input|tool|function|message|temperature|prompt|provider|option|argument|adapter|"
-    r"template|image|access|property|pric|value|group|list|url|schema|mode)\w{0,12}\b)"
+    r"template|image|region|location|rank|registr|catalog|cache|queue|state|server|runner|"
+    r"worker|session|checkpoint|artifact|weight|shard|owner|slug|download|access|property|pric|value|group|list|url|schema|mode)\w{0,12}\b)"
 )
 """A bare word after `model` that makes it a part or a property of a model, not its name."""
 _NAME: Final = (
@@ -20,11 +21,12 @@ _NAME: Final = (
 _GONE: Final = (
     r"(?:does not exist|doesn't exist|do not exist|did not exist|not exist|not found|isn't found|could not be found|"
     r"cannot be found|can not be found|can't be found|was not found|not recogni[sz]ed|"
-    r"not valid|is invalid|isn't valid|unknown|"
+    r"not valid(?! (?:json|yaml|xml|for|in)\b)|is invalid|isn't valid|unknown|"
     r"has been (?:deprecated|retired|decommissioned|discontinued|archived|removed|shut down|sunset|deleted|disabled|"
     r"taken offline)|"
-    r"(?:is|was) (?:deprecated|in deprecation|archived|retired|decommissioned|discontinued|sunset|removed)|"
-    r"(?:has )?reached (?:its |the )?end|"
+    r"(?:is|was) (?:deprecated|in deprecation|archived|retired|decommissioned|discontinued|sunset|"
+    r"removed(?! from (?:the |its )?(?:queue|cache|memory|batch|pool|list)))|"
+    r"(?:has )?reached (?:its |the )?end[ -]of[ -](?:life|support|service)|"
     r"no longer (?:available|supported|served|exists|offered|hosted)|"
     r"(?:is |are )?not (?:available|supported|served|deployed|listed|offered|hosted|registered|configured|loaded|"
     r"installed)"
@@ -32,8 +34,8 @@ _GONE: Final = (
     r"because)\b)|"
     r"(?:is |are )?not (?:supported|served|available) by (?:any|provider)|"
     r"(?:is |are )?not (?:supported|available) (?:for|in|on) (?:this (?:environment|server|deployment|gateway|"
-    r"provider)|the selected provider)|isn't available|"
-    r"isn't supported(?! (?:for|in|on|with))|"
+    r"provider)|the selected provider)|"
+    r"isn't (?:available|supported|served)(?! (?:for|in|on|with|to|at|under|while|when|right|now|yet|currently)\b)|"
     r"not in (?:the|this|our) (?:list|set) of (?:\w{1,12} )?models|"
     r"unavailable on this)"
 )
@@ -49,13 +51,15 @@ _FORWARD: Final = re.compile(
 _NOUN: Final = re.compile(r"model|deployment|engine|inference profile|lora")
 _BACKWARD: Final = re.compile(
     # "unknown model: x", "invalid model name", "no such model": read back from the noun.
-    r"(?:unknown|invalid|no such|unsupported|unrecogni[sz]ed|nonexistent|non-existent|undefined) (?:requested )?model"
+    r"(?:unknown|invalid|no such|unsupported|unrecogni[sz]ed|nonexistent|non-existent|undefined) "
+    r"(?:requested )?model(?!_)"
     r"(?! (?:output|response|parameter|config|input|type|format|argument|arn|provider|field|setting|option|family|"
-    r"path|url))"
+    r"error|state|exception|failure|path|url))"
     r"|(?:unknown|no such) \w{1,20} model(?: id| name)?(?:: ?| ?[`'\"])"
     r"|(?:cannot|can't|could not|couldn't|unable to) (?:find|locate|resolve) (?:the )?(?:\w{1,20} )?model"
     r"|no [`'\"]?models?(?:_name|_id)?[`'\"]? (?:"
-    r"named|found(?! in (?:the |your )?(?:request|body|payload))|with|matches|matching|available with)"
+    r"named|found(?! (?:in (?:the |your )?(?:request|body|payload)|for (?:your|this)))|with|matches|matching|"
+    r"available with)"
 )
 _PHRASES: Final = (
     "non-serverless model", "not a valid model", "not found the model", "no endpoints found for", "try pulling it",
@@ -67,12 +71,16 @@ _PHRASES: Final = (
     "llm provider not provided", "is not found for api", "model is not a valid", "no models loaded",
 )  # fmt: skip
 _WIDE: Final = re.compile(
-    r"模型不存在|模型[^，。\n]{0,80}不存在|不存在[^，。\n]{0,8}模型|模型[^，。\n]{0,40}(?:已下线|已下架|未找到|找不到)|未知的?模型|无效的?模型|无此模型|不支持的模型|模型[^，。\n]{0,40}无可用渠道"
+    r"模型不存在|模型(?:(?!文件|工具|返回|参数|字段|会话|输出|图片)[^，。\n]){0,80}不存在|不存在[^，。\n]{0,8}模型|模型[^，。\n]{0,40}(?:已下线|已下架|未找到|找不到)|"
+    r"未知的?模型|无效的?模型|无此模型|不支持的模型|模型[^，。\n]{0,40}无可用渠道"
 )
 _TONGUES: Final = re.compile(
+    r"(?<!für )(?<!für das )(?<!dem )(?<!pour )(?<!pour le )(?<!du )"
+    r"(?<!para )(?<!para el )(?<!para o )(?<!del )(?<!do )"
     r"mod[eè]l(?:l|lo|o|e|os|i)?\b[^.\n]{0,80}(?:nicht gefunden|existiert nicht|introuvable|n'existe p|no existe|"
     r"n[oã]o? (?:fue |foi )?encontrad|no se encontr|não existe|non esiste|non trovato)|"
-    r"модел[ьи][^.\n]{0,80}не (?:найден|существу)|モデル[^。\n]{0,80}(?:見つかりません|存在しません|見つからない)|"
+    r"(?<!для )модел[ьи][^.\n]{0,80}не (?:найден|существу)|"
+    r"モデル[^。\n]{0,80}(?:見つかりません|存在しません|見つからない)|"
     r"모델[^.\n]{0,40}(?:찾을 수 없|존재하지)"
 )
 """The same in other tongues: a noun and what is said of it, in one sentence."""
@@ -113,14 +121,22 @@ def _missing(text: str) -> bool:
         if noun is None:
             return False
         start, at = noun.span()
-        if text[start - 1 : start] not in _LETTERS and _FORWARD.match(text, start):
+        if (
+            text[start - 1 : start] not in _LETTERS
+            and _FORWARD.match(text, start)
+            and _OF_ANOTHER.search(text, max(start - 20, 0), start) is None
+        ):
             return True
         if noun[0] == "model" and _BACKWARD.search(text, max(start - 40, 0), start + 24):
             return True
     return False
 
 
-_LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
+_LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-/")
+_OF_ANOTHER: Final = re.compile(
+    r"\w (?:for|with|of|by|in|on|from|owns|using|runs|serves)(?: the| this| your| requested)? ?\Z"
+)
+"""Before the noun: what is missing is something else, and the model only says whose it is (`batch with model ...`)."""
 
 
 def names_whole(text: str, model: str) -> bool:

@@ -286,7 +286,8 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         model busy | model is busy | busy, retry | not currently available | service is sleeping
         currently experiencing | degraded function
         engine is currently | unable to serve | no available capacity | more data centers to forward
-        max capacity | maximum capacity | überlastet | ausgelastet | surchargé | sobrecargad | перегружен | 混雑
+        max capacity | maximum capacity | maintenance | taken offline for | überlastet | ausgelastet | surchargé
+        sobrecargad | перегружен | 混雑
         混み合
         负载 | 访问量过大 | 繁忙 | 拥挤 | 资源不足 | 过载""",
         never="does not exist | api key | in this region | in your region | in your country",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..rules import THERE, Rule, rule
+from ..rules import MISSING, THERE, Rule, rule
 
 HOSTS: Final[dict[str, tuple[Rule, ...]]] = {
     "groq": (
@@ -30,7 +30,7 @@ HOSTS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("quota", "", "suspended", at=(412, 403, 402)),
         rule("quota", "precondition_failed"),
         rule("model_unavailable", "not_found", "model not found, inaccessible"),
-        rule("model_unavailable", "not_found", "model", never=THERE),
+        rule("model_unavailable", "not_found", MISSING, never=THERE),
         rule("overloaded", "", "scaled to zero | scaling up | deployment overloaded"),
         rule("auth", "unauthorized forbidden"),
         rule("rate_limited", "", "rate limit exceeded | too many requests", scope="credential"),
@@ -39,7 +39,7 @@ HOSTS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("wrong_endpoint", "", "api-inference.huggingface.co & no longer supported | please use https://router"),
         rule("quota", "", "monthly included credits | pre-paid credits | exceeded your gpu quota"),
         rule("permission_model", "", "gated repo | is gated | gated model | is restricted | pro subscription | awaiting a review", never="api key"),
-        rule("model_unavailable", "", "not found", at=(404,), never="page | url | file | item | response | resource | memory | job | function | error code | path"),
+        rule("model_unavailable", "", "not found", at=(404,), never="the | for | was | with | using | this | that | page | url | file | item | response | resource | memory | job | function | error code | path | ion not | ead not | ect not | issuer | index | entry | batch | registry | route | expired | new users | routing | assistant"),
         rule("wrong_endpoint", "", "is not supported for task | not a chat model"),
         rule("auth", "", "invalid username or password | inference providers on behalf | invalid credentials | sufficient permissions"),
         rule("model_unavailable", "", "not supported by any provider | is not supported by provider | model & no longer supported"),
@@ -69,7 +69,7 @@ HOSTS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("auth", "wrong_api_key"),
     ),
     "sambanova": (
-        rule("model_unavailable", "", "model not found | requested model is not available"),
+        rule("model_unavailable", "", "requested model is not available", never=THERE),
         rule("rate_limited", "", "rate limit exceeded"),
         rule("overloaded", "", "model is busy | unexpected_error & busy"),
     ),

@@ -54,7 +54,8 @@ MAKERS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("bad_request", "", "fast mode | long context requests | long context beta"),
         rule("quota", "rate_limit_error", "credits are required for this model", scope="model"),
         rule("quota", "", "credit balance | spend limit | usage limit"),
-        rule("model_unavailable", "not_found_error", f"model: | {MISSING}"),
+        rule("model_unavailable", "not_found_error", "model:", never="not found | not available", at=(200, 400, 404)),
+        rule("model_unavailable", "not_found_error", MISSING, never="insufficient | credits | maintenance"),
         rule("model_unavailable", "not_found_error", "is not available & please use | requested model does not"),
         # Everything else that Anthropic keeps by an id of the caller's.
         rule("bad_request", "not_found_error", "file not found | file_ | batch & not found | msgbatch_ | session not found | sesn_"),
@@ -151,7 +152,7 @@ MAKERS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("quota", "", "trial key & month | 1000 api calls | per month"),
         rule("bad_request", "", "max tokens must be"),
         rule("context_length", "", "size limit exceeded | total number of tokens & cannot exceed | too many tokens: & prompt"),
-        rule("model_unavailable", "", "model & was removed | model & has been removed | model & was deprecated", never="parameter | api was | api has"),
+        rule("model_unavailable", "", "model & was removed | model & has been removed | model & was deprecated", never="parameter | api was | api has | queue"),
         rule("content_filter", "", "blocked: & safety | blocked output | blocked input"),
     ),
     "xai": (

@@ -38,7 +38,7 @@ RELAYS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("content_filter", "", at=(446,)),
         rule("bad_request", "", "header is required | x-portkey-"),
         rule("quota", "", "budget & exhausted | usage limit"),
-        rule("model_unavailable", "", "is not allowed for this integration | model not found"),
+        rule("model_unavailable", "", "is not allowed for this integration"),
     ),
     "litellm": (
         rule("overloaded", "", "no models available"),

@@ -18,7 +18,7 @@ SERVERS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("wrong_endpoint", "", "page not found"),
         rule("wrong_endpoint", "", "does not support chat | does not support generate | does not support embed | does not support completion"),
         rule("bad_request", "", "does not support"),
-        rule("model_unavailable", "", "try pulling it | model & not found"),
+        rule("model_unavailable", "", "try pulling it"),
         rule("bad_request", "", "model is required | invalid model name"),
         # This host cannot load it, and will not be able to in a minute.
         rule("model_unavailable", "", "requires more system memory | unable to load model | error loading model"),
@@ -29,7 +29,7 @@ SERVERS: Final[dict[str, tuple[Rule, ...]]] = {
     ),
     "lmstudio": (
         rule("wrong_endpoint", "", "unexpected endpoint or method"),
-        rule("model_unavailable", "", "model does not exist | no models loaded | model not found"),
+        rule("model_unavailable", "", "model does not exist | no models loaded", never="not authorized | in request"),
         rule("model_unavailable", "", "insufficient system resources"),
         rule("overloaded", "", "failed to load model"),
         rule("model_unavailable", "", "multiple models are loaded | model unloaded", never="multiple"),
@@ -37,7 +37,7 @@ SERVERS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("context_length", "", "context the overflows | context length"),
     ),
     "localai": (
-        rule("model_unavailable", "", "could not load model | no model & found | model & not found"),
+        rule("model_unavailable", "", "could not load model"),
         rule("server_error", "", "rpc error"),
     ),
     "llamacpp": (
