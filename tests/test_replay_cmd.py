@@ -73,9 +73,9 @@ def test_columns_are_the_lines(known: tuple[KnownLog, Path], tmp_path: Path) -> 
         one, many = LogFile(path), LogFile(path)
         by_line = [(line.seq, line.time_ms, line.subject, line.payload) for line in one]
         by_column = [
-            (seq, time_ns // 1_000_000, subject, payload)
+            (seq, time_ms, subject, bytes(payload))
             for columns in many.columns()
-            for seq, time_ns, subject, payload in zip(*columns, strict=True)
+            for seq, time_ms, subject, payload in zip(*columns[:4], strict=True)
         ]
         assert by_column == by_line and len(by_line) == 50
         assert (many.lines, many.cut) == (one.lines, one.cut) and (many.cut is not None) == (number == 2)

@@ -119,7 +119,7 @@ def encode(event: Event) -> bytes:
     return _encode(event)
 
 
-def decode(subject: str, data: bytes) -> Event:
+def decode(subject: str, data: bytes | msgspec.Raw) -> Event:
     """Decode one message of the log. Raises `Poison` that says why it cannot be read."""
     sort = read_subject(subject).sort
     if sort == "outcome":
@@ -137,10 +137,11 @@ def decode(subject: str, data: bytes) -> Event:
     return _checked_override(_typed(_overrides, data, "override"))
 
 
-def decode_outcomes(payloads: Sequence[bytes]) -> list[Event | Poison]:
+def decode_outcomes(payloads: Sequence[bytes | msgspec.Raw], *, whole: bool = False) -> list[Event | Poison]:
     """Decode many messages of outcome subjects at once; one entry a payload, in order.
 
-    Much cheaper than one at a time. Payloads that are no plain outcome are decoded alone.
+    Much cheaper than one at a time. Payloads that are no plain outcome are decoded alone. `whole`: it is known that
+    each payload is one whole JSON value without a line break.
     """
     if not payloads:
         return []
@@ -150,7 +151,7 @@ def decode_outcomes(payloads: Sequence[bytes]) -> list[Event | Poison]:
     # payload is one line from { to }, no object can end in another payload than its own, so equal numbers
     # mean one event a payload.
     seams = len(payloads) - 1
-    if joined[:1] == b"{" and joined[-1:] == b"}" and joined.count(b"\n") == joined.count(b"}\n{") == seams:
+    if whole or (joined[:1] == b"{" and joined[-1:] == b"}" and joined.count(b"\n") == joined.count(b"}\n{") == seams):
         try:
             events = _outcomes.decode_lines(joined)
         except _UNREADABLE:
@@ -161,7 +162,7 @@ def decode_outcomes(payloads: Sequence[bytes]) -> list[Event | Poison]:
     return [_outcome_or_poison(data) for data in payloads]
 
 
-def _outcome_or_poison(data: bytes) -> CallOutcome | CallAnswered | CallsRefused | Poison:
+def _outcome_or_poison(data: bytes | msgspec.Raw) -> CallOutcome | CallAnswered | CallsRefused | Poison:
     try:
         return _outcomes.decode(data)
     except _UNREADABLE:
@@ -171,7 +172,7 @@ def _outcome_or_poison(data: bytes) -> CallOutcome | CallAnswered | CallsRefused
             return poison
 
 
-def _decode_outcome(data: bytes) -> CallOutcome | CallAnswered | CallsRefused:
+def _decode_outcome(data: bytes | msgspec.Raw) -> CallOutcome | CallAnswered | CallsRefused:
     head = _checked_head(data, ("outcome", "answered", "refused"))
     if head.type == "answered":
         return _typed(_answers, data, "body")
@@ -181,7 +182,7 @@ def _decode_outcome(data: bytes) -> CallOutcome | CallAnswered | CallsRefused:
     return _typed(_outcomes, data, "body")
 
 
-def _checked_head(data: bytes, types: tuple[str, ...]) -> _Head:
+def _checked_head(data: bytes | msgspec.Raw, types: tuple[str, ...]) -> _Head:
     """Check what every event has; `types` names the accepted types, the first of them for a body without one."""
     try:
         head = _heads.decode(data)
@@ -203,7 +204,9 @@ def _check_kind(head: _Head) -> None:
         raise Poison("kind", f"kind {str(head.kind)[:80]!r} is none of {', '.join(KINDS)}")
 
 
-def _typed(decoder: msgspec.json.Decoder[_E], data: bytes, reason: Literal["body", "override", "policy"]) -> _E:
+def _typed(
+    decoder: msgspec.json.Decoder[_E], data: bytes | msgspec.Raw, reason: Literal["body", "override", "policy"]
+) -> _E:
     try:
         return decoder.decode(data)
     except _UNREADABLE as error:

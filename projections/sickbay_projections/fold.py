@@ -248,10 +248,12 @@ class Fleet:
                 # Of an ordinary target, and after its last hold: one more in the windows of breaker and samples.
                 bucket = now_ms // limits.bucket_ms
                 counts = state.window
-                if counts is not None and counts[0] == bucket:
-                    counts[1] += 1
+                if counts is None:
+                    state.window = window.add(None, bucket)
                 else:
-                    state.window = window.add(counts, bucket)
+                    if counts[0] != bucket:
+                        window.turn(counts, bucket)
+                    counts[1] += 1
                 if event.checkable:
                     bucket = now_ms // limits.sample_ms
                     counts = state.checked

@@ -155,13 +155,12 @@ def _judge(node: Node, state: ScopeState, at_ms: int) -> Found:
                     return Found("degraded", "strikes", mine.refusals.newest_ms)
     faults_ms = _faults_until_ms(node, state, at_ms) if state.faults is not None else 0
     if state.bad is not None or state.damage is not None:
-        bad = samples.over_half(state.bad, state.checked, at_ms, limits)
-        damage = samples.over_half(state.damage, state.attributed, at_ms, limits)
-        if bad or damage:
+        calm_ms = min(
+            samples.over_half_ms(state.bad, state.checked, at_ms, limits),
+            samples.over_half_ms(state.damage, state.attributed, at_ms, limits),
+        )
+        if calm_ms <= at_ms:
             return Found("degraded", "bad_share", state.against_ms)
-        if bad is not None or damage is not None:
-            # As clean samples age out of the window the share may grow by itself.
-            calm_ms = (at_ms // limits.sample_ms + 1) * limits.sample_ms
     if faults_ms:
         return Found("degraded", "faults", state.against_ms, min(calm_ms, faults_ms))
     if probes is not None and probes.not_live_ms > day_ms:

@@ -10,7 +10,7 @@ from sickbay_events.outcome import CallOutcome
 from . import buckets, overrides, witnesses
 from .case import Case
 from .limits import SAMPLE_BUCKETS, Limits
-from .state import Bad, Node, ScopeState
+from .state import NEVER, Bad, Node, ScopeState
 
 Says: TypeAlias = Literal["clean", "bad", "damage", "unchecked", "nothing"]
 """`bad` is the model's own, `damage` damaged encoding; `unchecked` was answered but proves nothing either way."""
@@ -75,16 +75,27 @@ def plain(state: ScopeState, now_ms: int, limits: Limits) -> Evidence:
     return _evidence(state.bad, state.checked, now_ms, limits)
 
 
-def over_half(bad: Bad | None, of: list[int] | None, now_ms: int, limits: Limits) -> bool | None:
-    """Whether the share lies over half of what holds; None if there are no bad samples."""
+def over_half_ms(bad: Bad | None, of: list[int] | None, now_ms: int, limits: Limits) -> int:
+    """Log time from which the share may lie over half of what holds, if only good samples come: now or later.
+
+    As clean samples age out of the window a share grows by itself. `NEVER` if there are no bad samples.
+    """
     if bad is None:
-        return None
+        return NEVER
     bucket, count = now_ms // limits.sample_ms, 0
     for counts in bad.by.values():
         count += buckets.total(counts, bucket, SAMPLE_BUCKETS)
     if not count:
-        return None
-    return count * 200 > limits.bad_percent * buckets.total(of, bucket, SAMPLE_BUCKETS)
+        return NEVER
+    left, over = buckets.total(of, bucket, SAMPLE_BUCKETS), count * 200
+    if over > limits.bad_percent * left or of is None or of[-2] > bucket:
+        return now_ms
+    for at in range(0, len(of), 2):
+        if of[at] > bucket - SAMPLE_BUCKETS:
+            left -= of[at + 1]
+            if over > limits.bad_percent * left:
+                return (of[at] + SAMPLE_BUCKETS) * limits.sample_ms
+    return NEVER
 
 
 def encoding(state: ScopeState, now_ms: int, limits: Limits) -> Evidence:

@@ -10,13 +10,14 @@ from typing import Final
 
 from .limits import BUCKETS
 
+_NO_COUNTS: Final = [0] * BUCKETS
 NONE: Final = -(1 << 62)
 """In place of a bucket: none has any counts."""
 
 
 def new(bucket: int) -> list[int]:
     """A window without counts."""
-    return [bucket, *[0] * BUCKETS]
+    return [bucket, *_NO_COUNTS]
 
 
 def turn(counts: list[int], bucket: int) -> None:
@@ -25,8 +26,11 @@ def turn(counts: list[int], bucket: int) -> None:
     if not ahead:
         return
     # Buckets of another size have far-off numbers: after a change of policy the window begins anew.
-    kept = counts[1 : BUCKETS + 1 - ahead] if 0 < ahead < BUCKETS else []
-    counts[:] = [bucket, *[0] * (BUCKETS - len(kept)), *kept]
+    counts[0] = bucket
+    if 0 < ahead < BUCKETS:
+        counts[1:] = [0] * ahead + counts[1 : BUCKETS + 1 - ahead]
+    else:
+        counts[1:] = _NO_COUNTS
 
 
 def add(counts: list[int] | None, bucket: int) -> list[int]:

@@ -28,7 +28,8 @@ import msgspec
 
 from sickbay_events.times import parse_rfc3339, rfc3339
 
-BLOCK_BYTES: Final = 1 << 20
+BLOCK_BYTES: Final = 256 << 10
+"""A few hundred lines: what is made of them stays in the processor's cache until it is folded."""
 SECONDS_MAX: Final = 4_096
 """Seconds whose reading is kept at hand: a log has many lines in one."""
 LINE_BYTES_MAX: Final = 64 << 20
@@ -97,16 +98,19 @@ _decoder: Final = msgspec.json.Decoder(LogLine)
 
 
 class Columns(NamedTuple):
-    """Lines in the file's order as parallel lists: sequences, nanoseconds since the epoch, subjects, bodies."""
+    """Lines in the file's order as parallel lists."""
 
     seqs: list[int]
-    times_ns: list[int]
+    times_ms: list[int]
     subjects: list[str]
-    payloads: list[bytes]
+    payloads: list[bytes] | list[msgspec.Raw]
+    is_json: bool
+    """Each body is one whole JSON value without a line break."""
 
     def cut(self, begin: int, end: int) -> Columns:
         """The lines from index `begin` to before `end`."""
-        return Columns(*[column[begin:end] for column in self])  # type: ignore[arg-type]
+        part = slice(begin, end)
+        return Columns(self.seqs[part], self.times_ms[part], self.subjects[part], self.payloads[part], self.is_json)
 
 
 class _Lean(msgspec.Struct, frozen=True, gc=False):
@@ -122,16 +126,19 @@ _lean: Final = msgspec.json.Decoder(_Lean)
 
 
 class _Seconds(dict[str, int]):
-    """`2026-11-30T01:02:03` -> nanoseconds since the epoch. Raises ValueError for what is no time."""
+    """`2026-11-30T01:02:03` -> milliseconds since the epoch. Raises ValueError for what is no time."""
 
     def __missing__(self, text: str) -> int:
         if len(self) >= SECONDS_MAX:
             self.clear()
-        self[text] = found = parse_rfc3339(text + "Z") * 1_000_000
+        self[text] = found = parse_rfc3339(text + "Z")
         return found
 
 
 _seconds: Final = _Seconds()
+_THOUSANDTHS: Final = {f"{number:03d}": number for number in range(1000)}
+_OWN_SEAM: Final = b'}\n{"seq":'
+"""Between two lines as the exporter writes them; a longer one is found sooner."""
 
 
 def rfc3339_ns(time_ns: int) -> str:
@@ -152,39 +159,35 @@ def _time_ms(text: str) -> int:
     return parse_rfc3339(text)
 
 
-def _time_ns(text: str) -> int:
-    """As `_time_ms`, to the nanosecond where the exporter's own form says it."""
-    exact = len(text) == 30 and text[20:29].isdigit()
-    return _time_ms(text) * 1_000_000 + (int(text[23:29]) if exact else 0)
-
-
 def _columns(block: bytes) -> Columns | None:
     """Many whole lines at once; None if any of them is not in the exporter's own form."""
     seams = block.count(b"\n")
-    if block[:1] != b"{" or block[-1:] != b"}" or block.count(b"}\n{") != seams:
-        return None  # to the decoder lines are no boundaries: no object may end in another line than its own
+    # To the decoder lines are no boundaries: no object may end in another line than its own.
+    if block[:1] != b"{" or block[-1:] != b"}":
+        return None
+    if block.count(_OWN_SEAM) != seams and block.count(b"}\n{") != seams:
+        return None
     try:
         lines = _lean.decode_lines(block)
         if len(lines) != seams + 1:
             return None
         times = [line.time for line in lines]
         # `.123456789Z` of all of them in a row, looked at as a whole.
-        fractions = "".join([time[19:] for time in times])
-        dots, zeds, count = fractions[::11], fractions[10::11], len(times)
+        fractions, count = "".join([time[19:] for time in times]), len(times)
         digits = fractions.replace(".", "").replace("Z", "")
         if (
-            dots != "." * count
-            or zeds != "Z" * count
+            fractions[::11] != "." * count
+            or fractions[10::11] != "Z" * count
             or len(digits) != 9 * count
             or not (digits.isdecimal() and digits.isascii())
         ):
             return None
-        seconds = _seconds
-        times_ns = [seconds[time[:19]] + int(time[20:29]) for time in times]
+        seconds, thousandths = _seconds, _THOUSANDTHS
+        times_ms = [seconds[time[:19]] + thousandths[time[20:23]] for time in times]
     except (ValueError, RecursionError):  # among them DecodeError, ValidationError, UnicodeDecodeError
         return None
     return Columns(
-        [line.seq for line in lines], times_ns, [line.subject for line in lines], [bytes(line.data) for line in lines]
+        [line.seq for line in lines], times_ms, [line.subject for line in lines], [line.data for line in lines], True
     )
 
 
@@ -280,26 +283,26 @@ class LogFile:
             # Something is not in the exporter's own form: line by line, which says what and where.
             lines = list(self._last(block) if is_last else self._lines(block))
             if lines:
-                times_ns = [_time_ns(line.time) for line in lines]
                 yield Columns(
                     [line.seq for line in lines],
-                    times_ns,
+                    [_time_ms(line.time) for line in lines],
                     [line.subject for line in lines],
                     [line.payload for line in lines],
+                    is_json=False,
                 )
 
     def _texts(self) -> Iterator[tuple[bytes, bool]]:
         """Whole lines in blocks, without the last line break; what follows the last break comes last, by itself."""
         rest = b""
         for block in self._blocks():
-            whole, newline, tail = block.rpartition(b"\n")
-            if not newline:
+            end = block.rfind(b"\n")
+            if end < 0:
                 rest += block
                 if len(rest) > LINE_BYTES_MAX:
                     raise LogFileError(self.path, self.lines + 1, f"longer than {LINE_BYTES_MAX} bytes")
                 continue
-            yield rest + whole, False
-            rest = tail
+            yield b"".join((rest, memoryview(block)[:end])), False
+            rest = block[end + 1 :]
         if rest.strip():
             yield rest, True
 

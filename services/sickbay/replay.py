@@ -95,7 +95,7 @@ class Folding:
         self.pinned = pinned
         self._intake = Intake(pinned)
 
-    def take(self, chunk: Chunk) -> None:
+    def take(self, chunk: Chunk | Columns) -> None:
         """Fold a chunk, as far as the end lets."""
         batch = self._intake.batch(chunk)
         self.first_seq = self.first_seq or batch.seqs[0]
@@ -191,7 +191,7 @@ def replay(file: LogFile, policy: Policy | None = None) -> Replayed:
     return Replayed(folding.fleet, derived, folding.events, folding.first_seq, folding.gaps, dict(folding.poison))
 
 
-def chunks(file: LogFile) -> Iterator[Chunk]:
+def chunks(file: LogFile) -> Iterator[Columns]:
     """A file in chunks without a gap inside, as the live reader hands them out.
 
     Raises `LogFileError` for a file that is not in order: a state folded from it would be of no log.
@@ -201,7 +201,7 @@ def chunks(file: LogFile) -> Iterator[Chunk]:
         seqs = columns.seqs
         if seqs[0] == before + 1 and seqs == list(range(before + 1, before + 1 + len(seqs))):
             before = seqs[-1]
-            yield _chunk(columns)
+            yield columns
             continue
         begin, first_line = 0, file.lines - len(seqs) + 1
         for index, seq in enumerate(seqs):
@@ -209,20 +209,7 @@ def chunks(file: LogFile) -> Iterator[Chunk]:
                 why = f"sequence {seq} after {before}: a log is in rising order"
                 raise LogFileError(file.path, first_line + index, why)
             if index > begin and seq != before + 1:
-                yield _chunk(columns.cut(begin, index))
+                yield columns.cut(begin, index)
                 begin = index
             before = seq
-        yield _chunk(columns.cut(begin, len(seqs)))
-
-
-def _chunk(columns: Columns) -> Chunk:
-    """Lines as the reader's chunk, so that both are decoded by the same code."""
-    return Chunk(
-        subjects=[subject.encode() for subject in columns.subjects],
-        seqs=columns.seqs,
-        times_ns=columns.times_ns,
-        payloads=columns.payloads,
-        headers=[None] * len(columns.seqs),
-        pending=0,
-        size=sum(map(len, columns.payloads)),
-    )
+        yield columns.cut(begin, len(seqs))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+import msgspec
+
 from sickbay_events import Event, Poison, Policy, PolicyChanged, decode, read_subject
 from sickbay_events.codec import decode_outcomes
 
 from ..bus.reader import Chunk
+from ..logfile import Columns
 
 _CACHED_MAX: Final = 200_000
 
@@ -34,25 +37,31 @@ class Intake:
 
     def __init__(self, pinned: Policy | None = None) -> None:
         self._pinned = None if pinned is None else PolicyChanged(policy=pinned.to_data())
-        self._known: dict[bytes, tuple[str, bool, Poison | None]] = {}
+        self._known: dict[bytes | str, tuple[str, bool, Poison | None]] = {}
+        self._plain: dict[bytes | str, str] = {}
+        """Subjects of outcomes alone, which most are."""
 
-    def batch(self, chunk: Chunk) -> Batch:
-        """Decode one chunk of the log."""
-        known = self._known
-        read = [known.get(subject) or self._learn(subject) for subject in chunk.subjects]
-        payloads = chunk.payloads
-        if all([one[1] for one in read]):  # noqa: C419 - a generator costs twice as much here
-            events = decode_outcomes(payloads)
+    def batch(self, chunk: Chunk | Columns) -> Batch:
+        """Decode one chunk of the log, or lines of a file of it."""
+        payloads, is_json = chunk.payloads, isinstance(chunk, Columns) and chunk.is_json
+        subjects: list[str] = list(map(self._plain.get, chunk.subjects))  # type: ignore[arg-type]
+        if None not in subjects:
+            events = decode_outcomes(payloads, whole=is_json)
         else:
-            plain = iter(decode_outcomes([data for data, one in zip(payloads, read, strict=True) if one[1]]))
+            known = self._known
+            read = [known.get(subject) or self._learn(subject) for subject in chunk.subjects]
+            subjects = [one[0] for one in read]
+            outcomes = [data for data, one in zip(payloads, read, strict=True) if one[1]]
+            plain = iter(decode_outcomes(outcomes, whole=is_json))
             events = [next(plain) if one[1] else _decode(one, data) for data, one in zip(payloads, read, strict=True)]
             if self._pinned is not None:
                 events = [self._pinned if isinstance(event, PolicyChanged) else event for event in events]
-        times_ms = [time_ns // 1_000_000 for time_ns in chunk.times_ns]
-        return Batch([one[0] for one in read], events, chunk.seqs, times_ms)
+        if isinstance(chunk, Columns):
+            return Batch(subjects, events, chunk.seqs, chunk.times_ms)
+        return Batch(subjects, events, chunk.seqs, [time_ns // 1_000_000 for time_ns in chunk.times_ns])
 
-    def _learn(self, raw: bytes) -> tuple[str, bool, Poison | None]:
-        subject = raw.decode("utf-8", "replace")
+    def _learn(self, raw: bytes | str) -> tuple[str, bool, Poison | None]:
+        subject = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
         poison: Poison | None = None
         is_outcome = False
         try:
@@ -61,11 +70,14 @@ class Intake:
             poison = error
         if len(self._known) >= _CACHED_MAX:
             self._known.clear()
+            self._plain.clear()
         self._known[raw] = learnt = (subject, is_outcome, poison)
+        if is_outcome:
+            self._plain[raw] = subject
         return learnt
 
 
-def _decode(read: tuple[str, bool, Poison | None], data: bytes) -> Event | Poison:
+def _decode(read: tuple[str, bool, Poison | None], data: bytes | msgspec.Raw) -> Event | Poison:
     if read[2] is not None:
         return read[2]
     try:
