@@ -23,7 +23,7 @@ from nats.aio.client import Client
 
 from sickbay_events import GateEntry, Scope, TokenRefused, rfc3339
 
-from ..bus.bulk import BulkSubscription, Item, subscribe_bulk
+from ..bus.bulk import Item, subscribe_bulk
 from ..bus.link import Link
 from ..bus.topology import HEALTH_PREFIX, HELD_PREFIX, RELEASED_PREFIX, WARNING_PREFIX
 from ..mirror import Mirror
@@ -92,7 +92,6 @@ class Hub:
         self._from_seq = 0
         """From this sequence on everything is kept."""
         self._seq = 0
-        self._subscriptions: list[BulkSubscription] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
