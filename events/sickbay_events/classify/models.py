@@ -12,17 +12,19 @@ _PART_OF_ONE: Final = (
     r"(?!(?:config|token|header|file|output|param|field|response|weight|setting|path|type|format|request|key|permission|card|info|"
     r"capabilit|feature|endpoint|context|input|tool|function|message|temperature|prompt|provider|option|argument|adapter|"
     r"template|image|region|location|rank|registr|catalog|cache|queue|state|server|runner|"
-    r"worker|session|checkpoint|artifact|weight|shard|owner|slug|download|access|property|pric|value|group|list|url|schema|mode)\w{0,12}\b)"
+    r"worker|session|checkpoint|artifact|api|slot|snapshot|weight|shard|owner|slug|download|access|property|pric|value|group|list|url|schema|mode)\w{0,12}\b)"
 )
 """A bare word after `model` that makes it a part or a property of a model, not its name."""
 _NAME: Final = (
     r"(?:`[^`\n]{0,160}`|'[^'\n]{0,160}'|\"[^\"\n]{0,160}\"|<[^>\n]{0,160}>|" + _PART_OF_ONE + r"[^\s`'\"]{1,160})"
 )
 _GONE: Final = (
-    r"(?:does not exist|doesn't exist|do not exist|did not exist|not exist|not found|isn't found|could not be found|"
+    r"(?:does not exist(?! on (?:replica|node|worker|shard|host))|doesn't exist|"
+    r"do not exist|did not exist|not exist|not found|isn't found|could not be found|"
     r"cannot be found|can not be found|can't be found|was not found|not recogni[sz]ed|"
     r"not valid(?! (?:json|yaml|xml|for|in)\b)|is invalid|isn't valid|unknown|"
-    r"has been (?:deprecated|retired|decommissioned|discontinued|archived|removed|shut down|sunset|deleted|disabled|"
+    r"has been (?:deprecated(?! for)|retired|decommissioned|discontinued|archived|removed|shut down|sunset|deleted|"
+    r"disabled|"
     r"taken offline)|"
     r"(?:is|was) (?:deprecated|in deprecation|archived|retired|decommissioned|discontinued|sunset|"
     r"removed(?! from (?:the |its )?(?:queue|cache|memory|batch|pool|list)))|"
@@ -58,7 +60,9 @@ _BACKWARD: Final = re.compile(
     r"|(?:unknown|no such) \w{1,20} model(?: id| name)?(?:: ?| ?[`'\"])"
     r"|(?:cannot|can't|could not|couldn't|unable to) (?:find|locate|resolve) (?:the )?(?:\w{1,20} )?model"
     r"|no [`'\"]?models?(?:_name|_id)?[`'\"]? (?:"
-    r"named|found(?! (?:in (?:the |your )?(?:request|body|payload)|for (?:your|this)))|with|matches|matching|"
+    r"named|found(?! (?:in (?:the |your )?(?:request|body|payload)|"
+    r"for (?:your|this)))|with (?:the |this )?(?:id|name|alias|identifier|string)|"
+    r"with [`'\"]|matches|matching|"
     r"available with)"
 )
 _PHRASES: Final = (
@@ -134,7 +138,7 @@ def _missing(text: str) -> bool:
 
 _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-/")
 _OF_ANOTHER: Final = re.compile(
-    r"\w (?:for|with|of|by|in|on|from|owns|using|runs|serves)(?: the| this| your| requested)? ?\Z"
+    r"[\w`'\")\]] (?:for|with|of|by|in|on|from|owns|using|runs|serves)(?: the| this| your| requested)? ?\Z"
 )
 """Before the noun: what is missing is something else, and the model only says whose it is (`batch with model ...`)."""
 

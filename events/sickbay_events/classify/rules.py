@@ -67,7 +67,7 @@ MISSING: Final = "{model missing}"
 THERE: Final = (
     "have access to model | be verified | subscription | currently unavailable | not support | new users | region"
     " | country | for this account | for this request | not allowed by | organization policy | not approved for"
-    " | chat model | account | plan | maintenance | insufficient | during routing | for this task"
+    " | chat model | account | plan | tier | maintenance | insufficient | during routing | for this task"
 )
 """Words by which a model is there, though a code or a phrase says otherwise: the general rows know which kind it is."""
 

@@ -39,7 +39,7 @@ HOSTS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("wrong_endpoint", "", "api-inference.huggingface.co & no longer supported | please use https://router"),
         rule("quota", "", "monthly included credits | pre-paid credits | exceeded your gpu quota"),
         rule("permission_model", "", "gated repo | is gated | gated model | is restricted | pro subscription | awaiting a review", never="api key"),
-        rule("model_unavailable", "", "not found", at=(404,), never="the | for | was | with | using | this | that | page | url | file | item | response | resource | memory | job | function | error code | path | ion not | ead not | ect not | issuer | index | entry | batch | registry | route | expired | new users | routing | assistant"),
+        rule("model_unavailable", "", "not found", at=(404,), never="the | for | was | with | using | this | that | page | url | file | item | response | resource | memory | job | function | error code | path | ion not | ead not | ect not | issuer | index | entry | batch | registry | route | expired | new users | routing | assistant | agent | of model"),
         rule("wrong_endpoint", "", "is not supported for task | not a chat model"),
         rule("auth", "", "invalid username or password | inference providers on behalf | invalid credentials | sufficient permissions"),
         rule("model_unavailable", "", "not supported by any provider | is not supported by provider | model & no longer supported"),

@@ -54,7 +54,7 @@ MAKERS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("bad_request", "", "fast mode | long context requests | long context beta"),
         rule("quota", "rate_limit_error", "credits are required for this model", scope="model"),
         rule("quota", "", "credit balance | spend limit | usage limit"),
-        rule("model_unavailable", "not_found_error", "model:", never="not found | not available", at=(200, 400, 404)),
+        rule("model_unavailable", "not_found_error", "model:", never="not found | not available | expected", at=(200, 400, 404)),
         rule("model_unavailable", "not_found_error", MISSING, never="insufficient | credits | maintenance"),
         rule("model_unavailable", "not_found_error", "is not available & please use | requested model does not"),
         # Everything else that Anthropic keeps by an id of the caller's.
