@@ -28,7 +28,7 @@ _GONE: Final = (
     r"taken offline)|"
     r"(?:is|was) (?:deprecated|in deprecation|archived|retired|decommissioned|discontinued|sunset|"
     r"removed(?! from (?:the |its )?(?:queue|cache|memory|batch|pool|list)))|"
-    r"(?:has )?reached (?:its |the )?end[ -]of[ -](?:life|support|service)|"
+    r"(?:has )?reached (?:its |the )?end[ -]of[ -](?:its )?(?:life|support|service)|"
     r"no longer (?:available|supported|served|exists|offered|hosted)|"
     r"(?:is |are )?not (?:available|supported|served|deployed|listed|offered|hosted|registered|configured|loaded|"
     r"installed)"
@@ -131,14 +131,14 @@ def _missing(text: str) -> bool:
             and _OF_ANOTHER.search(text, max(start - 20, 0), start) is None
         ):
             return True
-        if noun[0] == "model" and _BACKWARD.search(text, max(start - 40, 0), start + 24):
+        if noun[0] == "model" and _BACKWARD.search(text, max(start - 40, 0), start + 40):
             return True
     return False
 
 
 _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-/")
 _OF_ANOTHER: Final = re.compile(
-    r"[\w`'\")\]] (?:for|with|of|by|in|on|from|owns|using|runs|serves)(?: the| this| your| requested)? ?\Z"
+    r"[\w`'\")\]] (?:for|(?<!associated )with|of|by|in|on|from|owns|using|runs|serves)(?: the| this| your| requested)? ?\Z"
 )
 """Before the noun: what is missing is something else, and the model only says whose it is (`batch with model ...`)."""
 
