@@ -138,7 +138,8 @@ def _missing(text: str) -> bool:
 
 _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-/")
 _OF_ANOTHER: Final = re.compile(
-    r"[\w`'\")\]] (?:for|(?<!associated )with|of|by|in|on|from|owns|using|runs|serves)(?: the| this| your| requested)? ?\Z"
+    r"[\w`'\")\]] (?:for|(?<!associated )with|of|by|in|on|from|owns|using|runs|serves)"
+    r"(?: the| this| your| requested)? ?\Z"
 )
 """Before the noun: what is missing is something else, and the model only says whose it is (`batch with model ...`)."""
 
