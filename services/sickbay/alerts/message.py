@@ -93,9 +93,8 @@ def _text(batch: Batch, counts: Counter[str], hosts: Sequence[str], named: int) 
     if batch.held_back:
         lines.append(f"{batch.held_back} of these were held back by the limit on messages")
     if batch.lost:
-        lines.append(
-            f"{batch.lost} alert{'s' * (batch.lost != 1)} before could not be delivered; `sickbay history` has them"
-        )
+        what = "alert" if batch.lost == 1 else "alerts"
+        lines.append(f"{batch.lost} {what} before could not be delivered; `sickbay history` has what was held")
     text = "\n".join(lines)
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 

@@ -9,6 +9,7 @@ that writes the view tells; what it has not told yet it hands back when another 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 import time
@@ -44,6 +45,8 @@ IDLE_S: Final = 7 * 86_400
 """A consumer that nobody asked for so long is dropped: what a receiver missed in longer it is not told."""
 FETCH: Final = 500
 FETCH_S: Final = 1.0
+_ENDED: Final = ("404", "408")
+"""What a server says when there are no more messages, or the request's time is over."""
 LOOK_S: Final = 0.5
 """How often is looked whether this process is the one that tells, and connected."""
 RETRY_S: Final = 1.0
@@ -62,6 +65,37 @@ def read_fact(data: bytes) -> dict[str, Any] | None:
     wanted = {"id": str, "type": str, "provider": str, "time_ms": int}
     is_one = isinstance(fact, dict) and all(isinstance(fact.get(name), kind) for name, kind in wanted.items())
     return fact if is_one else None
+
+
+class _Pull:
+    """One request for messages: over when they are all there, when its time is, or when the server says so."""
+
+    def __init__(self) -> None:
+        self._over = asyncio.Event()
+        self._left, self._gone = FETCH, ""
+
+    def begin(self) -> None:
+        """Another request goes out."""
+        self._over.clear()
+        self._left = FETCH
+
+    def note(self, message: Msg) -> bool:
+        """Whether it is a transition, not a word of the server about the request."""
+        status = (message.headers or {}).get("Status")
+        if status is None:
+            self._left -= 1
+        elif status not in _ENDED:
+            self._gone = f"its consumer is gone ({status} {(message.headers or {}).get('Description', '')})"
+        if status is not None or self._left <= 0:
+            self._over.set()
+        return status is None
+
+    async def wait(self) -> None:
+        """Until it is over; a request that was lost with a connection is over by time. Raises `BusError`."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), FETCH_S + 1)
+        if self._gone:
+            raise BusError(self._gone)
 
 
 class Relay:
@@ -148,32 +182,42 @@ class Relay:
         await JetStreamApi(client, timeout_s=REQUEST_S).request(f"CONSUMER.CREATE.{TRANSITIONS}.{name}", body)
 
     async def _follow(self, client: Client) -> None:
-        """Take transitions for as long as this process is the one that tells."""
+        """Take transitions for as long as this process is the one that tells. Raises what NATS can.
+
+        Not by nats-py's `fetch`, whose waits that run out can lose the message that came at that moment.
+        """
         await self.prepare(client)
-        name = CONSUMER + self.receiver.name
-        reading = await client.jetstream(timeout=REQUEST_S).pull_subscribe_bind(name, TRANSITIONS)
+        inbox, pull = client.new_inbox(), _Pull()
+
+        async def heard(message: Msg) -> None:
+            if pull.note(message):
+                await self._take(message)
+
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{TRANSITIONS}.{CONSUMER}{self.receiver.name}"
+        ask = json.dumps({"batch": FETCH, "expires": round(FETCH_S * 1e9)}).encode()
+        subscription = await client.subscribe(inbox, cb=heard)
         renewed_s = time.monotonic()
         try:
             while self._client() is client and self._is_active():
-                with suppress(TimeoutError):
-                    for heard in await reading.fetch(FETCH, timeout=FETCH_S):
-                        await self._take(heard)
+                pull.begin()
+                await client.publish(subject, ask, inbox)
+                await pull.wait()
                 if time.monotonic() - renewed_s >= RENEW_S:
                     renewed_s = time.monotonic()
                     await self._answer(self._grouping.handles, b"+WPI")
         finally:
+            with suppress(*_NATS_ERRORS):
+                await subscription.unsubscribe()
             # Whoever tells from now on gets it at once, also when that is this process after a restart.
             await self._answer(self._grouping.drop(), b"-NAK")
-            with suppress(*_NATS_ERRORS):
-                await reading.unsubscribe()
 
     async def _take(self, heard: Msg) -> None:
         fact = read_fact(heard.data)
-        if fact is not None and is_wanted(self.receiver, fact):
-            if self._grouping.add(fact, heard.reply, time.monotonic()):
-                self._changed.set()
-                return
-        await self._answer([heard.reply], b"+ACK")
+        wanted = fact if fact is not None and is_wanted(self.receiver, fact) else None
+        if wanted is not None and self._grouping.add(wanted, heard.reply, time.monotonic()):
+            self._changed.set()
+        else:
+            await self._answer([heard.reply], b"+ACK")
 
     async def _answer(self, handles: list[str], word: bytes) -> None:
         """Say it to NATS; while there is no connection it is said when the alert comes again."""
