@@ -18,11 +18,13 @@ from cli_runs import sickbay
 from histories import history
 from nats_servers import NatsServer
 from sickbay.app import Services
+from sickbay.bus.topology import LOG
 from sickbay.cli.compare import Asked, _file, _live
 from sickbay.cli.files import export_log
 from sickbay.config import Settings
 from sickbay.logfile import LogLine, open_writer
-from sickbay.operate import publish_outcome
+from sickbay.operate import publish, publish_outcome
+from sickbay.pastview import log_now
 from sickbay.report import report
 from sickbay_events import CallOutcome, CallsRefused, Lease, Policy, Target, encode, outcome_subject, rfc3339
 from sickbay_events.codec import POLICY_SUBJECT, override_subject, probe_subject
@@ -462,6 +464,39 @@ async def test_the_live_log_and_its_export_are_compared_alike(
     assert one == other
     assert one.parts[0].calls.dead >= 6
     assert notes == []
+
+
+async def test_a_live_log_without_its_head_is_compared_under_the_policy_that_was_in_force(
+    nats_server: NatsServer, nats_client: Client, tmp_path: Path
+) -> None:
+    """What operators decided in the part that is gone counts on the log's side; what is missing is said."""
+    services = Services(Settings(nats=nats_server.url, replica="box"))
+    await services.start()
+    await services.ready()
+    try:
+        policy = Policy.from_data({"rejections": {"threshold": 4}})
+        await publish(nats_client, POLICY_SUBJECT, encode(PolicyChanged(policy=policy.to_data())), "policy")
+        async with asyncio.timeout(20):
+            while not (await log_now(nats_client)).last_seq:  # its copy comes by itself
+                await asyncio.sleep(0.02)
+        for n in range(9):
+            event = CallOutcome(kind="model_unavailable", status=404, took_ms=1)
+            await publish_outcome(nats_client, TARGET, event, replica=f"r{n % 2}")
+        last = (await log_now(nats_client)).last_seq
+        await nats_client.request(f"$JS.API.STREAM.PURGE.{LOG}", b'{"seq":%d}' % (last - 7))
+        await export_log(nats_client, tmp_path / "log.jsonl")
+    finally:
+        await services.stop()
+    notes: list[str] = []
+    live = await _live(Asked("live", None, "default", None, None, nats_server.url, None), notes)
+    filed = await asyncio.to_thread(
+        _file, Asked(str(tmp_path / "log.jsonl"), None, "default", None, None, None, None), []
+    )
+    result = live.comparison.result()
+    assert result == filed.comparison.result()
+    strikes = [row.holds[side][0].numbers["strikes"] for row in result.rows[:1] for side in (0, 1)]
+    assert strikes == [4, 2], "the log's own policy, and the default"
+    assert f"begins at sequence {last - 7}" in notes[0] and "a whole answer can be given from" in notes[0]
 
 
 async def test_an_empty_live_log_is_compared_to_nothing(nats_server: NatsServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -15,8 +16,9 @@ import pytest
 
 from cli_runs import Serve, serve_fixture, sickbay, sickbay_process  # noqa: F401 - a fixture
 from histories import START_MS
-from history_rig import subject_of
+from history_rig import built, subject_of
 from sickbay.bus.filelock import FileLock
+from sickbay.historian.query import report
 from sickbay.logfile import LogLine, open_writer
 from sickbay_events import CallOutcome, CallsRefused, Target, encode, rfc3339
 from sickbay_projections import Recorded
@@ -75,6 +77,41 @@ def test_json_and_csv_say_the_same(quarantined: str) -> None:
     assert (hold["began"], hold["ended"]) == (row["began"], row["ended"])
     assert row["ended"] == rfc3339(START_MS + 601_000)
     assert found["kinds"] == {"model_unavailable": 2, "ok": 1}
+
+
+def test_a_standing_hold_is_still_held_and_so_far(tmp_path: Path) -> None:
+    """Its length grows to the last event, and what ends it is not said before it has."""
+    dead = CallOutcome(kind="model_unavailable", status=404)
+    recorded = [Recorded(dead, TARGET, replica=f"r{n}", seq=n, time_ms=START_MS + n * 1000) for n in (1, 2)] + [
+        Recorded(CallOutcome(kind="bad_request"), TARGET, replica="r1", seq=3, time_ms=START_MS + 92_000)
+    ]
+    source = log_file(tmp_path / "log.jsonl", recorded)
+    shown = sickbay("history", TARGET.provider, "--from", source).stdout
+    assert "1 min 30 s so far" in shown and "still held" in shown
+    (hold,) = json.loads(sickbay("history", TARGET.provider, "--from", source, "--json").stdout)["holds"]
+    assert (hold["ended"], hold["ended_by"], hold["held_s"]) == (None, None, 90)
+
+
+def test_a_standing_hold_of_a_quiet_log_is_over_when_its_end_has_come(tmp_path: Path) -> None:
+    """A hold goes on, and ends, also while nothing is logged: asked at a time, not at the last event."""
+    dead = CallOutcome(kind="model_unavailable", status=404)
+    recorded = [Recorded(dead, TARGET, replica=f"r{n}", seq=n, time_ms=START_MS + n * 1000) for n in (1, 2)]
+    with contextlib.closing((book := built(recorded)).db.conn):
+        for after_s, expected in ((0, (None, None, 0)), (90, (None, None, 90)), (600, ("ended", "time", 600))):
+            at_ms = START_MS + 2_000 + after_s * 1000
+            (hold,) = report(book.db, TARGET.provider, None, START_MS, at_ms + 1, at_ms=at_ms).holds
+            assert (hold.ended and "ended", hold.ended_by, hold.held_s) == expected
+
+
+def test_a_file_is_shown_from_its_beginning_unless_a_time_is_named(tmp_path: Path) -> None:
+    """A log of three days has its first hold in it, not only those of its last day."""
+    dead = CallOutcome(kind="model_unavailable", status=404)
+    recorded = [Recorded(dead, TARGET, replica=f"r{n}", seq=n, time_ms=START_MS + n) for n in (1, 2)]
+    recorded.append(Recorded(CallOutcome(kind="ok"), TARGET, replica="r1", seq=3, time_ms=START_MS + 3 * 86_400_000))
+    given = ["history", TARGET.provider, "--from", log_file(tmp_path / "log.jsonl", recorded), "--json"]
+    whole, day = json.loads(sickbay(*given).stdout), json.loads(sickbay(*given, "--since", "1 day ago").stdout)
+    assert (len(whole["holds"]), whole["calls"], len(day["holds"]), day["calls"]) == (1, 3, 0, 1)
+    assert whole["since_ms"] == START_MS + 1
 
 
 def test_a_hold_is_shown_where_it_reaches_into_the_time_asked_for(quarantined: str) -> None:

@@ -114,6 +114,7 @@ def test_a_hold_that_was_lifted_ended_then_and_a_standing_one_has_no_end() -> No
     recorded = outcomes("model_unavailable", "model_unavailable")
     standing = built(recorded)
     assert one(standing.db, "SELECT ended FROM held") is None
+    assert one(standing.db, "SELECT ended_by FROM held") is None, "nothing has ended it yet"
     ok = CallOutcome(kind="ok", seen_seq=2)
     recorded.append(Recorded(ok, TARGET, replica="r1", seq=3, time_ms=recorded[-1].time_ms + 5000))
     (hold,) = built(recorded).db.query("SELECT * FROM held")

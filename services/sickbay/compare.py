@@ -18,6 +18,7 @@ from sickbay_projections.compare import Comparison
 from sickbay_projections.compared import Result
 from sickbay_projections.counterfactual import World
 
+from .bus.reader import Chunk
 from .operate import ActRefused
 from .projector.intake import Batch
 from .replay import TO_THE_END, Bound, Folding
@@ -51,6 +52,12 @@ class Comparing(Folding):
         if one.name == other.name:
             other.name += " (2)"
         self.comparison = Comparison(one, other, from_seq=first.seq or 0, from_ms=first.time_ms or 0)
+
+    def take_lost(self, chunk: Chunk) -> None:
+        """Both worlds learn what operators decided before the first event that the log still has."""
+        batch = self._intake.batch(chunk)
+        self.comparison.take(*batch)
+        self.fleet.passed(batch.seqs[-1], max(batch.times_ms), "compared")
 
     def _apply(self, batch: Batch, begin: int, end: int) -> int:
         if end <= begin:

@@ -21,11 +21,11 @@ from sickbay_projections import FOLD_VERSION, Fleet
 
 from .bus.connect import BusError
 from .bus.entries import ReadError
-from .bus.jetstream import JetStreamApi, StreamAt
+from .bus.jetstream import JetStreamApi, StoredMessage, StreamAt
 from .bus.reader import CaughtUp, Chunk, Gap, LogChanged, LogReader
 from .bus.topology import LOG
 from .bus.viewnames import MAIN, ViewNames
-from .projector.control import fold_lost_control_events
+from .projector.control import lost_control_events
 from .projector.snapshots import Found, list_snapshots, load, unfit
 from .replay import TO_THE_END, Bound, Folding
 from .trace import Standing
@@ -171,8 +171,9 @@ async def fold_live(
                 case Gap(reason="trimmed"):
                     if fleet.seq:
                         raise LogLost(f"the log has lost events from {item.first} on while it was read")
-                    derived = await fold_lost_control_events(client, fleet, item.last + 1, folding.pinned)
-                    folding.tell(derived)
+                    lost = await lost_control_events(client, item.last + 1)
+                    if lost:
+                        folding.take_lost(_chunk(lost, item.last + 1))
                 case Gap():
                     folding.gap(item.first, item.last)
                 case LogChanged():
@@ -184,6 +185,19 @@ async def fold_live(
     finally:
         await reader.close()
     folding.finish()
+
+
+def _chunk(lost: list[StoredMessage], before_seq: int) -> Chunk:
+    """Control events under the sequences that lie right below the log's first, as a rebuild folds them (SPEC 7)."""
+    return Chunk(
+        subjects=[message.subject.encode() for message in lost],
+        seqs=list(range(before_seq - len(lost), before_seq)),
+        times_ns=[message.time_ns for message in lost],
+        payloads=[message.payload for message in lost],
+        headers=[None] * len(lost),
+        pending=0,
+        size=0,
+    )
 
 
 async def log_now(client: Client) -> StreamAt:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from sickbay_events import DerivedEvent, Poison, Policy
+from sickbay_events import DerivedEvent, Event, Override, Poison, Policy, PolicyChanged
 from sickbay_projections import Fleet
 
 from .bus.reader import Chunk
@@ -80,8 +80,8 @@ class Folding:
         self.fleet = fleet
         self.events = 0
         """Messages folded, unreadable ones among them."""
-        self.first_seq = 0
-        """The first of them; 0: none yet."""
+        self.first_seq = self.first_ms = 0
+        """The first of them, and the log time of the first that is no operator's act; 0: none yet."""
         self.gaps = 0
         """Sequences missing inside the log."""
         self.poison: Counter[str] = Counter()
@@ -99,6 +99,10 @@ class Folding:
         """Fold a chunk, as far as the end lets."""
         batch = self._intake.batch(chunk)
         self.first_seq = self.first_seq or batch.seqs[0]
+        if not self.first_ms:
+            # Acts that the log had lost are put before its first event, with the times they had.
+            own = (at_ms for event, at_ms in zip(batch.events, batch.times_ms, strict=True) if not _is_act(event))
+            self.first_ms = next(own, 0)
         stop = self._end.end_in(batch, self.latest_ms)
         begin = 0
         while self._looks:
@@ -114,6 +118,10 @@ class Folding:
         latest_ms = max(batch.times_ms)
         self.latest_ms = max(self.latest_ms, latest_ms)
         self.is_over = stop < len(batch.seqs) or batch.seqs[-1] == self._end.seq
+
+    def take_lost(self, chunk: Chunk) -> None:
+        """Fold what operators decided before the first event that the log still has; counted as no event of it."""
+        self.tell(self.fleet.apply_many(*self._intake.batch(chunk)))
 
     def _apply(self, batch: Batch, begin: int, end: int) -> int:
         if end <= begin:
@@ -145,6 +153,10 @@ class Folding:
         """The log has nothing more: who still waits sees the state as it is."""
         while self._looks:
             self._looks.pop().see(self.fleet)
+
+
+def _is_act(event: Event | Poison) -> bool:
+    return isinstance(event, Override | PolicyChanged)
 
 
 def fold_file(file: LogFile, folding: Folding, progress: Callable[[int, int], None] | None = None) -> None:
@@ -213,3 +225,5 @@ def chunks(file: LogFile) -> Iterator[Columns]:
                 begin = index
             before = seq
         yield columns.cut(begin, len(seqs))
+    if file.cut and not file.lines:
+        raise LogFileError(file.path, 1, f"{file.cut}; there is no whole line in it")

@@ -14,7 +14,7 @@ from sickbay_projections.estimate import Unanswered
 
 from ..compare import LOG, Comparing, compared_facts, world_of
 from ..logfile import LogFile
-from ..pastview import Base, fold_live, log_now
+from ..pastview import SETTLED_MS, Base, fold_live, log_now
 from ..replay import TO_THE_END, Bound, fold_file
 from ..report import write_report
 from .base import connected, console, error_console, print_json, rows, run, seconds, table
@@ -77,7 +77,7 @@ def _file(asked: Asked, notes: list[str]) -> Comparing:
         fold_file(file, comparing, shown)
     if file.cut:
         notes.append(f"{path}: {file.cut}")
-    _begins(comparing, str(path), notes)
+    _begins(comparing, str(path), comparing.first_seq, comparing.first_ms, notes)
     return comparing
 
 
@@ -87,13 +87,22 @@ async def _live(asked: Asked, notes: list[str]) -> Comparing:
         base = Base(comparing.fleet, 0, "beginning" if log.first_seq <= 1 else "trimmed")
         with progress("compare", max(0, log.last_seq - log.first_seq + 1)) as shown:
             await fold_live(client, comparing, base, log, shown)
-    _begins(comparing, "the log", notes)
+    first_ms = comparing.first_ms or comparing.fleet.time_ms
+    _begins(comparing, "the log", comparing.first_seq or log.first_seq, first_ms, notes)
     return comparing
 
 
-def _begins(comparing: Comparing, source: str, notes: list[str]) -> None:
-    if comparing.first_seq > 1:
-        notes.append(f"{source} begins at sequence {comparing.first_seq}: what came before is in no count here")
+def _begins(comparing: Comparing, source: str, first_seq: int, first_ms: int, notes: list[str]) -> None:
+    """Of a log without its head say what the comparison lacks, and from when on it lacks nothing."""
+    if first_seq <= 1 or not comparing.events:
+        return
+    whole_ms = first_ms + SETTLED_MS
+    beyond = ", which is after its end" if whole_ms > comparing.latest_ms else ""
+    notes.append(
+        f"{source} begins at sequence {first_seq}, {rfc3339(first_ms)[:19]}Z: what came before is in no count here, "
+        f"and what it left behind is missing in both; a whole answer can be given from {rfc3339(whole_ms)[:19]}Z on"
+        f"{beyond}"
+    )
 
 
 # -- what people see -------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ import msgspec
 import typer
 from rich.text import Text
 
+from sickbay_events import rfc3339
+
 from ..when import WhenRefused, when_ms
 from .base import (
     AsJson,
@@ -53,8 +55,12 @@ def history(
     provider: Provider,
     model: Annotated[str | None, typer.Argument(help="Model id; without it the host and all its models.")] = None,
     since: Annotated[
-        str, typer.Option(help="From when: '2 hours ago', 2026-11-30, '2026-11-30 14:00', RFC 3339.")
-    ] = "1 day ago",
+        str | None,
+        typer.Option(
+            help="From when: '2 hours ago', 2026-11-30, '2026-11-30 14:00', RFC 3339.",
+            show_default="1 day ago; with --from its beginning",
+        ),
+    ] = None,
     until: Annotated[str, typer.Option(help="To when, in the same forms.")] = "now",
     file: HistoryFile = None,
     source: Annotated[
@@ -68,7 +74,7 @@ def history(
 
     Example: sickbay history openrouter.ai z-ai/glm-5.3 --since "2 days ago"
     """
-    from ..historian.query import now_ms, open_for_reading, report
+    from ..historian.query import first_ms, now_ms, open_for_reading, report
 
     if source is not None:
         from ..historian.build import built_from
@@ -81,10 +87,15 @@ def history(
         database, where = open_for_reading(path), path
     with contextlib.closing(database.conn):
         end_ms = now_ms(database, live=source is None)
-        since_ms, until_ms = _moment("--since", since, end_ms), _moment("--until", until, end_ms)
+        until_ms = _moment("--until", until, end_ms)
+        begins_ms = first_ms(database) if source is not None and since is None else None
+        since_ms = _moment("--since", since or "1 day ago", end_ms) if begins_ms is None else begins_ms
         if since_ms >= until_ms:
-            raise typer.BadParameter(f"--since {since} is not before --until {until}")
-        found = report(database, provider_name(provider), model, since_ms, until_ms)
+            begin = since or f"{rfc3339(since_ms)[:19]}Z (the beginning)"
+            raise typer.BadParameter(f"--since {begin} is not before --until {until}")
+        found = report(
+            database, provider_name(provider), model, since_ms, until_ms, at_ms=end_ms - (source is not None)
+        )
     if as_json:
         print_json(msgspec.to_builtins(found))
     elif as_csv:
@@ -128,8 +139,8 @@ def _print(found: Report, where: Path) -> None:
         out.print(f"nothing was held ({where})" if found.known else f"nothing is known of it ({where})", markup=False)
         return
     cells = [
-        (hold.began[:19].replace("T", " "), seconds(hold.held_s), f"{_what(hold)}\n  {hold.because}",
-         hold.ended_by if hold.ended else "(stands)", hold.calls_saved or "")
+        (hold.began[:19].replace("T", " "), seconds(hold.held_s) + ("" if hold.ended else " so far"),
+         f"{_what(hold)}\n  {hold.because}", hold.ended_by or "still held", hold.calls_saved or "")
         for hold in found.holds
     ]  # fmt: skip
     out.print(rows(table("began (UTC)", "held for", "what, because", "ended by", "saved"), cells))

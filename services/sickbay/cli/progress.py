@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from rich.progress import (
     BarColumn,
@@ -20,6 +21,8 @@ from rich.text import Text
 
 from .base import error_console
 
+_COLLECT_AFTER: Final = 100_000
+"""New objects that can be in a cycle, for a look at the youngest."""
 Advanced: TypeAlias = Callable[..., None]
 """Called with what is done so far, and with how far that is of the total where these are counted otherwise."""
 
@@ -34,6 +37,17 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """What a fold makes has no cycles: looking for them all the time costs a replay some percent, and finds nothing."""
+    before = gc.get_threshold()
+    gc.set_threshold(_COLLECT_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Advanced | None]:
     """Yields what is to be told how far it is: `(events)`, or `(events, position)` where `total` counts otherwise.
 
@@ -41,12 +55,13 @@ def progress(what: str, total: int | None = None) -> Iterator[Advanced | None]:
     """
     console = error_console()
     if not console.is_terminal:
-        yield None
+        with _seldom_collected():
+            yield None
         return
     columns: list[ProgressColumn] = [TextColumn("{task.description}")]
     columns += [SpinnerColumn()] if total is None else [BarColumn()]
     columns += [_Rate(), TimeElapsedColumn() if total is None else TimeRemainingColumn()]
-    with Progress(*columns, console=console, transient=True) as shown:
+    with _seldom_collected(), Progress(*columns, console=console, transient=True) as shown:
         task = shown.add_task(what, total=total, events=0)
 
         def advanced(events: int, position: int | None = None) -> None:

@@ -33,11 +33,11 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     began: str
     ended: str | None
     held_s: float
-    """Within its whole life, up to the history's position for one that stands."""
+    """How long it held; so far, for one that stands."""
     until: str
     """The end that it had last."""
-    ended_by: str
-    """`time`, or what ended it before."""
+    ended_by: str | None
+    """`time`, or what ended it before; None: it stands."""
     because: str
     kind: str | None
     status: int | None
@@ -122,20 +122,39 @@ def now_ms(db: Database, *, live: bool) -> int:
     return max(int(time.time() * 1000), position_ms + 1) if live else position_ms + 1
 
 
-def report(db: Database, provider: str, model: str | None, since_ms: int, until_ms: int) -> Report:
-    """What it knows of a host, or of a model with what is around it. Raises `HistoryRefused`."""
+def first_ms(db: Database) -> int | None:
+    """The time of the earliest thing that the history has; None for an empty one."""
+    found = (
+        "SELECT min(ms) AS ms FROM (SELECT min(first_ms) AS ms FROM replicas WHERE first_ms UNION ALL "
+        "SELECT min(at_ms) FROM acts UNION ALL SELECT min(at_ms) FROM transitions)"
+    )
+    earliest = next(db.query(found))["ms"]
+    return None if earliest is None else int(earliest)
+
+
+def report(
+    db: Database, provider: str, model: str | None, since_ms: int, until_ms: int, *, at_ms: int | None = None
+) -> Report:
+    """What it knows of a host, or of a model with what is around it.
+
+    `at_ms`: the time at which a hold stands or is over; None: that of the history's last event. Raises
+    `HistoryRefused`.
+    """
     try:
-        return _report(db, provider, model, since_ms, until_ms)
+        if at_ms is None:
+            at_ms = now_ms(db, live=False) - 1
+        return _report(db, (provider, model), since_ms, until_ms, at_ms)
     except sqlite3.Error as error:
         raise HistoryRefused(Path("history"), str(error)) from error
 
 
-def _report(db: Database, provider: str, model: str | None, since_ms: int, until_ms: int) -> Report:
+def _report(db: Database, name: tuple[str, str | None], since_ms: int, until_ms: int, at_ms: int) -> Report:
+    provider, model = name
     scopes = _scopes(db, provider, model)
     within = f"scope_id IN ({', '.join(str(number) for number in scopes)})"
     kinds, latency = _calls(db, within, since_ms, until_ms)
     failed = {row["kind"] for row in db.query("SELECT kind FROM kinds WHERE failed")}
-    holds = _holds(db, within, since_ms, until_ms)
+    holds = _holds(db, within, since_ms, until_ms, at_ms)
     warned = (
         f"SELECT * FROM warnings WHERE transition_id IN (SELECT id FROM transitions WHERE {within} "
         "AND type = 'warning' AND at_ms BETWEEN ? AND ?) ORDER BY transition_id"
@@ -195,17 +214,26 @@ def _calls(db: Database, within: str, since_ms: int, until_ms: int) -> tuple[dic
     return dict(sorted(kinds.items(), key=lambda item: -item[1])), latency
 
 
-def _holds(db: Database, within: str, since_ms: int, until_ms: int) -> list[Hold]:
+def _holds(db: Database, within: str, since_ms: int, until_ms: int, at_ms: int) -> list[Hold]:
     rows = db.query(
         f"SELECT * FROM held WHERE {within} AND began_ms < ? AND (held_to_ms > ? OR began_ms >= ?) "
         "ORDER BY began_ms, hold_id LIMIT ?",
         (until_ms, since_ms, since_ms, HOLDS_MAX),
     )
-    return [
-        Hold(**{name: row[name] for name in Hold.__struct_fields__ if name not in ("because", "enforced")},
-             because=_because(row), enforced=bool(row["enforced"]))
-        for row in rows
-    ]  # fmt: skip
+    return [_hold(row, at_ms) for row in rows]
+
+
+def _hold(row: dict[str, Any], at_ms: int) -> Hold:
+    """A hold as it is at this time: it goes on to its end also while nothing is logged."""
+    stands, to_ms = row["held_to_ms"] > at_ms, row["held_to_ms"]
+    made = {
+        "because": _because(row),
+        "enforced": bool(row["enforced"]),
+        "ended": None if stands else rfc3339(to_ms),
+        "ended_by": None if stands else row["ended_by"] or "time",
+        "held_s": round((max(min(to_ms, at_ms), row["began_ms"]) - row["began_ms"]) / 1000, 3),
+    }
+    return Hold(**{name: row[name] for name in Hold.__struct_fields__ if name not in made}, **made)
 
 
 def _because(row: dict[str, Any]) -> str:

@@ -52,6 +52,12 @@ def m003_views(db: Database) -> None:
         db.create_view(name, statement)
 
 
+@migrations()
+def m004_standing_holds(db: Database) -> None:
+    """What ended a hold is said once it has ended."""
+    db.create_view("held", VIEWS["held"], replace=True)
+
+
 def _names(db: Database) -> None:
     db.table("kinds").create({"kind": str, "kind_group": str, "failed": int, "says": str}, pk="kind", strict=True)
     db.table("kinds").insert_all(
