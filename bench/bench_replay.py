@@ -134,18 +134,24 @@ def measure(quick: bool) -> list[Row]:
         verified, took_s, peak_mb = command("verify", "--nats", server.url)
         if not verified["ok"] or not verified["digests"]:
             raise RuntimeError(f"verify: {verified['differences'][:3]}")
-        compared = (
-            f"{len(verified['digests'])} digests, {verified['entries']} entries, {verified['cpu_s']:.1f} s of CPU, "
-        )
-        compared += f"peak {peak_mb:.0f} MB"
+        compared = f"{len(verified['digests'])} digests, {verified['entries']} entries, peak {peak_mb:.0f} MB"
         rows.append(Row(f"verify of {count:,} events", took_s, "s", None, compared))
+        cpu_us = verified["cpu_s"] / count * 1e6
+        rows.append(
+            Row(f"verify of {count:,} events: processor", verified["cpu_s"], "s", None, f"{cpu_us:.2f} us an event")
+        )
     return rows
 
 
 def _rows(name: str, found: dict[str, Any], took_s: float, budget_s: float | None, peak_mb: float) -> list[Row]:
     rate = found["events"] / found["took_s"]
-    inside = f"{rate:,.0f} events/s without the start, {found['cpu_s']:.1f} s of CPU, peak {peak_mb:.0f} MB"
-    return [Row(name, took_s, "s", budget_s, inside)]
+    inside = f"{rate:,.0f} events/s without the start, peak {peak_mb:.0f} MB"
+    # On a machine with other work the processor's time says what a replay costs; the wall says who else was there.
+    cpu_us = found["cpu_s"] / found["events"] * 1e6
+    return [
+        Row(name, took_s, "s", budget_s, inside),
+        Row(f"{name}: processor", found["cpu_s"], "s", None, f"{cpu_us:.2f} us an event, start and printing included"),
+    ]
 
 
 if __name__ == "__main__":
