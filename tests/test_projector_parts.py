@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sickbay.bus.view import Change, ViewMap
+from sickbay.bus.viewnames import MAIN
+from sickbay.projector.follow import BEHIND_S, ViewFeed
 from sickbay.projector.snapshots import Found, SnapshotInfo, compress, compression, decompress, kept_not
 
 HOUR_MS = 3_600_000
@@ -94,3 +98,25 @@ def test_a_revision_that_steps_back_is_another_bucket() -> None:
     view = ViewMap()
     assert view.apply(Change("a", 7, b"x"), 0.0) == "new"
     assert view.apply(Change("a", 3, b"y"), 0.0) == "other_bucket"
+
+
+def test_a_bucket_made_anew_before_the_first_message_came_by_is_another_one() -> None:
+    """What lies below the pages belongs to them for a moment only: later it is of a bucket whose revisions began again,
+    and its checkpoints must not pass for silence."""
+
+    def checkpoint(revision: int) -> tuple[bytes, bytes, bytes, bytes]:
+        headers = (
+            f"NATS/1.0\r\nNats-Subject: {MAIN.gate_prefix}=.0\r\nNats-Sequence: {revision}\r\n"
+            "Nats-Last-Sequence: 0\r\nNats-Time-Stamp: 2026-11-30T00:00:00.000000000Z\r\n\r\n"
+        )
+        return f"{MAIN.view_prefix}=.0".encode(), b"", headers.encode(), b"{}"
+
+    feed = ViewFeed(lambda _: None, MAIN)
+    feed.map.begin_load()
+    feed.map.finish_load([Change("=.0", 24, b"{}")], 0.0)
+    feed.loaded, feed._loaded_s = True, time.monotonic()
+    feed._on_items([checkpoint(1)])
+    assert feed.loaded, "it may have been on its way"
+    feed._loaded_s -= BEHIND_S
+    feed._on_items([checkpoint(2)])
+    assert not feed.loaded

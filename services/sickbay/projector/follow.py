@@ -19,6 +19,9 @@ from ..bus.viewnames import ViewNames
 from ..view import LogClock
 
 PAGE_TIMEOUT_S: Final = 2.0
+BEHIND_S: Final = 1.0
+"""The feed has passed what the pages held so soon after they were read. What lies below it later is of another bucket,
+made anew before the first message came by."""
 _checkpoints: Final = msgspec.json.Decoder(Checkpoint)
 
 
@@ -37,6 +40,7 @@ class ViewFeed:
         self.moved_s = time.monotonic()
         self.loaded = False
         self.loads = 0
+        self._loaded_s = 0.0
         self._on_changes = on_changes
         self._subscription: BulkSubscription | None = None
 
@@ -68,7 +72,7 @@ class ViewFeed:
             # What the server's clock shows, not when something was stored: true before the feed has told any.
             self.clock.hear(rfc3339_ns(info["ts"]) // 1_000_000, now_s)
         self.map.finish_load(pages, now_s)
-        self.loaded = True
+        self.loaded, self._loaded_s = True, now_s
         self.loads += 1
         checkpoint = standing.get(CHECKPOINT)
         if CHECKPOINT not in self.map.standing:
@@ -93,7 +97,7 @@ class ViewFeed:
             if stamp is not None:
                 self.clock.hear(rfc3339_ns(stamp.decode()) // 1_000_000, now_s)
             applied = self.map.apply(change, now_s)
-            if applied == "other_bucket":
+            if applied == "other_bucket" or (applied == "known" and now_s - self._loaded_s > BEHIND_S):
                 self.loaded = False
             elif applied == "new":
                 new.append(change)
