@@ -215,3 +215,10 @@ async def test_a_server_comes_back_with_an_older_copy_of_its_store(topology: Top
         (await running.leader()).kill9()
         await load.more(EVENTS)
         await asyncio.to_thread(topology.up)
+
+
+def test_the_servers_denied_nobody_anything(topology: Topology) -> None:
+    """Each service does all of its work on its own role's credential: no right is missing, whatever was done above."""
+    said = "".join(server.said() for server in topology.of("nats-"))
+    assert "Server is ready" in said
+    assert not [line for line in said.splitlines() if "Violation" in line or "authentication error" in line]
