@@ -174,6 +174,7 @@ class Reader:
         headers += [f"Last-Event-ID: {last_id}"] if last_id else []
         self.socket.sendall("\r\n".join(["GET /v1/watch HTTP/1.1", *headers, "", ""]).encode())
         self._lines = self.socket.makefile("rb")
+        self.last_id = ""
 
     def head(self) -> str:
         """Status line and headers."""
@@ -188,7 +189,8 @@ class Reader:
             if colon:
                 fields[name] = value
             elif fields.keys() >= {"event", "id", "data"}:
-                yield fields["event"], int(fields["id"]), json.loads(fields["data"])
+                self.last_id = fields["id"]
+                yield fields["event"], int(fields["id"].partition("-")[0] or 0), json.loads(fields["data"])
                 fields = {}
 
     def until(self, wanted: Callable[[str, dict[str, Any]], bool]) -> list[tuple[str, int, dict[str, Any]]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import socket
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -16,8 +18,9 @@ import pytest
 from http_rig import TARGET, TOKENS, House, by, token_of, until, write_tokens
 from sickbay.api.openapi import OPERATIONS
 from sickbay.api.tokens import TokensRefused, digest_of, make_token, read_tokens
+from sickbay.bus.connect import connect
 from sickbay.tomlfile import FileRefused
-from sickbay_events import Target
+from sickbay_events import Target, rfc3339
 
 PROBLEM = "application/problem+json"
 ACT = {**TARGET, "reason": "tests", "for_s": 60}
@@ -65,6 +68,37 @@ def test_who_asks_through_a_proxy_of_this_machine_is_not_of_this_machine(house: 
         found = house.http.get("/v1/status", headers={name: "203.0.113.9"})
         assert found.status_code == 403, name
     assert house.http.get("/v1/status", headers={**by("rita"), "X-Forwarded-For": "203.0.113.9"}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["localhost:evil.example", "127.0.0.1:99@evil", "127.0.0.1:80:80", "[::1", "x@[::1]"])
+def test_a_host_header_that_is_none_is_not_this_machine(house: House, host: str) -> None:
+    """Only a name or an address with a port, whole: what begins like this machine's is not enough."""
+    assert house.http.get("/v1/status", headers={"Host": host}).status_code in (400, 403)
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET /v1/status\r\n\r\n", b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n"]
+)
+def test_what_is_no_http_is_a_problem_document_too(house: House, head: bytes) -> None:
+    """What the server refuses before any path has the one form of errors."""
+    answer = exchange(house, head)
+    assert answer.startswith(b"HTTP/1.1 400 ") and PROBLEM.encode() in answer
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "urn:sickbay:problem:bad-request"
+
+
+def test_half_a_head_is_not_waited_for(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who says nothing, or half of a request, is hung up on; who comes back on a connection has to finish as well."""
+    monkeypatch.setattr("sickbay.api.protocol.HEAD_S", 0.2)
+    whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    for head, answers in ((b"", 0), (b"GET /v1/st", 0), (whole + b"GET /v1/st", 1)):
+        assert exchange(house, head).count(b"HTTP/1.1 200") == answers
+
+
+def exchange(house: House, data: bytes) -> bytes:
+    """What comes back until the server hangs up."""
+    with socket.create_connection(("127.0.0.1", house.port), timeout=10) as made:
+        made.sendall(data)
+        return b"".join(iter(lambda: made.recv(65_536), b""))
 
 
 def test_every_path_is_documented_and_every_answer_is_armored(house: House) -> None:
@@ -125,6 +159,9 @@ def test_what_is_wrong_is_a_problem_document(
         ("/v1/status", "all=perhaps", "all", "bool"),
         ("/v1/status", "model=m", "model", "provider"),
         ("/v1/explain", "provider=", "provider", "a host or a label"),
+        ("/v1/explain", f"provider={'é' * 200}", "provider", "256 bytes"),
+        ("/v1/status", f"provider=h&model={'é' * 200}", "model", "256 bytes"),
+        ("/v1/history", f"provider={'é' * 200}", "provider", "256 bytes"),
         ("/v1/history", "from=yesterday", "from", "RFC 3339"),
         ("/v1/history", "from=2026-11-30T12:00:00Z&to=2026-11-30T11:00:00Z", "from", "not after"),
         ("/v1/watch", "x=1", "x", "no parameter"),
@@ -137,6 +174,7 @@ def test_a_bad_parameter_is_named_with_what_would_be_accepted(
     found = house.http.get(f"{path}?{query}")
     assert found.status_code == 422, found.text
     assert found.json()["field"] == field and accepted in found.json()["accepted"]
+    assert "é" not in found.text, "what was sent is said again"
 
 
 @pytest.mark.parametrize(
@@ -170,6 +208,41 @@ def test_an_act_is_signed_by_its_token_and_undone(house: House) -> None:
     until(lambda: house.decide("signed")["allowed"], "it is released")
     assert house.act("allow", provider="https://openrouter.ai/api/v1", model="signed", for_s=5).status_code == 200
     until(lambda: house.decide("signed")["reason"] == "allowed_by_operator", "it is allowed")
+
+
+def test_an_act_under_a_key_is_done_once(house: House) -> None:
+    """Sent again under the same Idempotency-Key it is the same act; of another one, or another act, it is no repeat."""
+    act = {**ACT, "model": "once"}
+
+    def hold(who: str = "ana", key: str = "act-1", **change: Any) -> httpx.Response:
+        return house.http.post("/v1/hold", json={**act, **change}, headers={**by(who), "Idempotency-Key": key})
+
+    first, again, other, later = hold().json(), hold().json(), hold(reason="another").json(), hold(key="act-2").json()
+    assert (first["duplicate"], again["duplicate"], again["seq"]) == (False, True, first["seq"])
+    assert [other["duplicate"], later["duplicate"]] == [False, False] and other["seq"] < later["seq"]
+    for bad in ("", "two words", "x" * 129):
+        assert hold(key=bad).json()["field"] == "Idempotency-Key"
+
+
+def test_a_past_time_is_found_behind_whatever_came_later(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More transitions after it than are read at once do not hide those of the time that is asked for."""
+    monkeypatch.setattr("sickbay.transitions.SCANNED_MAX", 10)
+    began_ms = time.time_ns() // 1_000_000
+
+    async def tell() -> None:
+        client = await connect(house.nats.url)
+        for n in range(60):
+            fact = {"type": "warning", "rule": "tests", "time_ms": began_ms + n, "at": rfc3339(began_ms + n)}
+            await client.request("sickbay.warning.past.=.m", json.dumps(fact).encode(), timeout=5)
+        await client.close()
+
+    asyncio.run(tell())
+    asked = {"from": rfc3339(began_ms), "to": rfc3339(began_ms + 20), "limit": 5}
+    for scope in ({}, {"provider": "past", "model": "m"}):
+        found = house.http.get("/v1/history", params={**asked, **scope}).json()
+        assert [one["time_ms"] - began_ms for one in found["transitions"]] == [16, 17, 18, 19, 20]
+        assert found["complete"] is False
+        assert found["known_from"] == rfc3339(began_ms + 16)
 
 
 def test_a_decision_is_kept_no_longer_than_it_stands(house: House) -> None:

@@ -65,6 +65,8 @@ def test_what_is_sent_again_counts_once_and_another_ones_id_is_not_ours(house: H
         ({"kind": None}, "kind", "one of ok"),
         ({"provider": ""}, "provider", "not empty"),
         ({"model": ""}, "model", "not empty"),
+        ({"provider": "localhost:11434@victim"}, "provider", "which is the token's"),
+        ({"provider": "[::1]:11434@victim#team-a"}, "provider", "which is the token's"),
         ({"model": "é" * 129}, "model", "256 bytes"),
         ({"provider": 3}, "provider", "str"),
         ({"took_ms": -1}, "took_ms", ">= 0"),

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from http_rig import House, Reader, until
-from sickbay.api.watch import KEPT
+from http_rig import TOKENS, House, Reader, by, until, write_tokens
+from sickbay.api.watch import BACKLOG_BYTES_MAX, KEPT, Watcher
 from sickbay.bus.connect import connect
 
 SLOW_S = 5.0
@@ -66,13 +66,14 @@ def test_who_comes_back_gets_what_it_missed(house: House) -> None:
     """After its last event: no reset, and what changed meanwhile, once or again. With one that nobody knows: anew."""
     with Reader(house.port) as reader:
         reader.head()
-        last = reader.until(is_beat)[-1][1]
+        reader.until(is_beat)
+        last = reader.last_id
     house.held("missed")
-    with Reader(house.port, last_id=str(last)) as reader:
+    with Reader(house.port, last_id=last) as reader:
         reader.head()
         again = reader.until(is_beat)
         assert again[0][0] != "reset" and any(is_entry("missed")(name, data) for name, _, data in again)
-    for unknown in ("999999999", "-1", "nonsense"):
+    for unknown in ("999999999", "-1", "nonsense", f"{last.partition('-')[0]}-of-another-process"):
         with Reader(house.port, last_id=unknown) as reader:
             reader.head()
             assert next(reader.events())[0] == "reset"
@@ -109,6 +110,45 @@ def test_who_does_not_read_is_dropped_and_nobody_waits_for_it(
     until(lambda: house.api.desk.hub.watchers == 0, "who left is forgotten")
 
 
+def test_who_is_cut_off_before_all_that_stands_has_come_begins_anew(house: House) -> None:
+    """What stands has no id of its own: a reader that has half of it would else come back and never get the rest."""
+    house.held("standing")
+    with Reader(house.port) as reader:
+        reader.head()
+        for name, _, data in reader.events():
+            assert reader.last_id == ""
+            if is_entry("standing")(name, data):
+                break
+        reader.until(is_beat)
+        assert reader.last_id
+
+
+def test_much_that_stands_is_no_backlog() -> None:
+    """Who is new gets all of it, however much, and it lies in memory once for all who are."""
+    stands = (b"x" * 1_000_000,) * (2 * BACKLOG_BYTES_MAX // 1_000_000)
+    watcher = Watcher(stands)
+    watcher.put(b"beat")
+    taken = list(iter(watcher.take, b""))
+    assert not watcher.is_over and sum(map(len, taken)) == sum(map(len, stands)) + 4
+
+
+def test_who_may_not_read_any_more_hears_no_more(house: House) -> None:
+    """A stream ends within seconds when its token is taken out of the file; another one's goes on."""
+    with Reader(house.port, who="rita") as withdrawn, Reader(house.port, who="ana") as other:
+        for reader in (withdrawn, other):
+            reader.head()
+            reader.until(is_beat)
+        write_tokens(house.tokens, {name: row for name, row in TOKENS.items() if name != "rita"})
+        try:
+            began = time.monotonic()
+            assert all(time.monotonic() - began < 5 for _ in withdrawn.events())
+            assert time.monotonic() - began < 5
+            other.until(is_beat)
+        finally:
+            write_tokens(house.tokens, TOKENS)
+            until(lambda: house.http.get("/v1/session", headers=by("rita")).status_code == 200, "she is back")
+
+
 def test_it_goes_on_over_an_outage(tmp_path: Path) -> None:
     """While NATS is away beats say stale with the age; what changes after it is told to those who watched before."""
     with House(tmp_path) as house, Reader(house.port) as reader:
@@ -118,7 +158,9 @@ def test_it_goes_on_over_an_outage(tmp_path: Path) -> None:
         stale = reader.until(lambda name, data: name == "beat" and data["source"] == "stale")[-1][2]
         assert stale["age_s"] >= 2
         house.nats.restart()
-        reader.until(lambda name, data: name == "beat" and data["source"] == "cluster")
+        again = reader.until(lambda name, data: name == "beat" and data["source"] == "cluster")
+        # What was told meanwhile did not come here: who watches is told to begin anew.
+        assert any(name == "reset" for name, _, _ in again)
         house.held("later")
         reader.until_all(is_entry("later"), is_transition("later", "held"))
 

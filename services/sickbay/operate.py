@@ -150,12 +150,16 @@ async def publish_override(
     actor: object,
     until: object = None,
     for_s: object = None,
+    act_id: str | None = None,
 ) -> Ack:
-    """Store an operator's act on a scope. Raises `ActRefused`, `NotStored`, `NameRefused`."""
+    """Store an operator's act on a scope; with an `act_id` once in the stream's dedupe window.
+
+    Raises `ActRefused`, `NotStored`, `NameRefused`.
+    """
     subject = override_subject(scope)
     now_ms = await log_now_ms(client)
     override = make_override(action, reason=reason, actor=actor, now_ms=now_ms, until=until, for_s=for_s)
-    return await publish(client, subject, encode(override), new_id())
+    return await publish(client, subject, encode(override), act_id or new_id())
 
 
 async def publish_outcome(client: Client, target: Target, outcome: CallOutcome, *, replica: str) -> Ack:

@@ -103,6 +103,8 @@ class OperateAsk(Ask, kw_only=True):
     model: Name | None = None
     until: str | None = None
     for_s: float | None = None
+    id: Annotated[str, Meta(pattern=r"^[!-~]{1,128}$")] | None = None
+    """Sent again under the same id within two minutes it is done once."""
 
 
 class PolicyAsk(Ask, kw_only=True):
@@ -347,9 +349,8 @@ class Rpc:
             return await self._policy(ask)
         assert isinstance(ask, OperateAsk)
         scope = scope_of(ask.provider, ask.model)
-        ack = await publish_override(
-            self._client, scope, row.name, reason=ask.reason, actor=ask.actor, until=ask.until, for_s=ask.for_s
-        )
+        said = {"reason": ask.reason, "actor": ask.actor, "until": ask.until, "for_s": ask.for_s}
+        ack = await publish_override(self._client, scope, row.name, **said, act_id=ask.id)
         found: dict[str, Any] = msgspec.to_builtins(ack)
         return found
 

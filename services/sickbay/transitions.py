@@ -12,13 +12,13 @@ from sickbay_events import Scope, parse_rfc3339, rfc3339
 
 from .bus.bulk import header_value
 from .bus.connect import BusError
-from .bus.entries import Entry, read_entries, read_page
+from .bus.entries import PAGE_ENTRIES, Entry, read_entries, read_page
 from .bus.jetstream import JetStreamApi
 from .bus.topology import TRANSITIONS, WARNING_PREFIX
 
 DAY_MS: Final = 86_400_000
 SCANNED_MAX: Final = 20_000
-"""The newest derived events among which warnings and a history are looked for."""
+"""Derived events among which warnings and a history are looked for: the newest, of a history those of its time."""
 REQUEST_S: Final = 2.0
 
 
@@ -47,7 +47,7 @@ async def history(client: Client, scope: Scope | None, from_ms: int, to_ms: int,
     known_ms = parse_rfc3339(info["created"] if is_whole or not state["messages"] else state["first_ts"])
     entries: list[Entry] = []
     for subject in _subjects(scope):
-        found, is_cut = await _since(client, subject, from_ms, int(state["last_seq"]))
+        found, is_cut = await _between(client, subject, from_ms, to_ms, int(state["last_seq"]))
         entries += found
         if is_cut:
             known_ms = max(known_ms, found[0].time_ns // 1_000_000 if found else to_ms)
@@ -73,17 +73,39 @@ def fact_of(subject: bytes, payload: bytes, seq: int | None = None) -> dict[str,
     return {"key": words[2], **({} if seq is None else {"told_seq": seq}), **fact}
 
 
-async def _since(client: Client, subject: str, from_ms: int, last_seq: int) -> tuple[list[Entry], bool]:
-    """Messages of a subject stored from a time on, and whether there were more than are read."""
+async def _between(client: Client, subject: str, from_ms: int, to_ms: int, last_seq: int) -> tuple[list[Entry], bool]:
+    """Messages of a subject stored from a time on and told up to another, and whether there were more than are read."""
     body = {"start_time": rfc3339(from_ms), "next_by_subj": subject, "batch": 1}
     first = await read_page(client, TRANSITIONS, body, timeout_s=REQUEST_S)
     if not first:
         return [], False
-    from_seq, waiting = first[0].revision, int(header_value(first[0].headers, b"Nats-Num-Pending") or 0)
-    is_cut = waiting > SCANNED_MAX
-    if is_cut:
-        from_seq = max(from_seq, last_seq - SCANNED_MAX)
-    return (await read_entries(client, TRANSITIONS, subject, from_seq=from_seq)).entries, is_cut
+    seq, end_seq, is_cut = first[0].revision, last_seq + 1, False
+    if int(header_value(first[0].headers, b"Nats-Num-Pending") or 0) > SCANNED_MAX:
+        end_seq = await _seq_after(client, to_ms, seq, end_seq)
+        is_cut = end_seq - seq > SCANNED_MAX
+        seq = max(seq, end_seq - SCANNED_MAX)
+    found: list[Entry] = []
+    while seq < end_seq:
+        body = {"seq": seq, "next_by_subj": subject, "batch": PAGE_ENTRIES}
+        page = await read_page(client, TRANSITIONS, body, timeout_s=REQUEST_S)
+        if not page:
+            break
+        found += page
+        seq = page[-1].revision + 1
+    return found, is_cut
+
+
+async def _seq_after(client: Client, to_ms: int, low: int, high: int) -> int:
+    """The first sequence in [low, high) of what was told after a time, else `high`: told in the log's order."""
+    while low < high:
+        middle = (low + high) // 2
+        body = {"seq": middle, "next_by_subj": "sickbay.>", "batch": 1}
+        page = await read_page(client, TRANSITIONS, body, timeout_s=REQUEST_S)
+        if page and _when(page[0].payload).time_ms <= to_ms:
+            low = page[0].revision + 1
+        else:
+            high = middle
+    return low
 
 
 def _subjects(scope: Scope | None) -> list[str]:

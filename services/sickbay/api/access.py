@@ -8,6 +8,7 @@ name resolve to 127.0.0.1 and read through its visitor's browser.
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -24,7 +25,8 @@ COOKIE: Final = "sickbay_session"
 COOKIE_MAX_S: Final = 12 * 3600
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
 TOKEN_CHARS_MAX: Final = 512
-_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/\s]+)(?::\d{1,5})?")
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="sickbay"'}
 
 
@@ -53,8 +55,9 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(header: str) -> str:
-    """The host of a Host header, without its port."""
-    return header[: header.find("]") + 1] if header.startswith("[") else header.partition(":")[0]
+    """The host of a Host header, without its port; empty if it is none."""
+    found = _HOST.fullmatch(header)
+    return "" if found is None else found[1]
 
 
 class Access:
@@ -95,6 +98,15 @@ class Access:
         if self._is_assumed and any(name in connection.headers for name in _FORWARDED):
             roles = frozenset()  # a proxy on this machine asks for somebody who may be anywhere
         return Caller(name="anonymous", roles=roles, is_anonymous=True)
+
+
+def still_may(connection: ASGIConnection[Any, Any, Any, Any], wanted: frozenset[Role]) -> bool:
+    """Whether who began this request would be let in now: its token may have been taken out of the file since."""
+    access: Access = connection.app.state.access
+    try:
+        return bool(access.caller(connection).roles & wanted)
+    except Problem:
+        return False
 
 
 def check_origin(connection: ASGIConnection[Any, Any, Any, Any]) -> None:

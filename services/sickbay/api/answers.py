@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from hashlib import sha256
 from typing import Any, Final
 from zlib import crc32
 
@@ -12,13 +14,13 @@ from litestar import Response, delete, get, post
 from litestar.datastructures import Cookie
 from litestar.response.base import ASGIResponse
 
-from sickbay_events import parse_rfc3339, provider_of, rfc3339
+from sickbay_events import Scope, parse_rfc3339, provider_of, rfc3339
 
 from ..bus.connect import BusError
 from ..operate import make_override, scope_of
 from ..transitions import DAY_MS
 from ..transitions import history as read_history
-from .access import COOKIE, COOKIE_MAX_S, Access, Asked, check_origin
+from .access import COOKIE, COOKIE_MAX_S, Access, Asked, check_origin, still_may
 from .desk import Desk, target_of
 from .ingest import take
 from .openapi import document
@@ -38,12 +40,14 @@ from .questions import (
     read_body,
 )
 from .streaming import EventStream
+from .tokens import Role
 
 _log = logging.getLogger("sickbay.api")
 
-REPORT: Final = frozenset({"report"})
-READ: Final = frozenset({"read"})
-OPERATE: Final = frozenset({"operate"})
+REPORT: Final[frozenset[Role]] = frozenset({"report"})
+READ: Final[frozenset[Role]] = frozenset({"read"})
+OPERATE: Final[frozenset[Role]] = frozenset({"operate"})
+KEY: Final = re.compile(r"[!-~]{1,128}")
 ASK: Final = READ | REPORT
 """Who reports has to ask before it calls."""
 _REVALIDATE: Final = "private, no-cache"
@@ -123,7 +127,7 @@ async def status(request: Asked) -> Response[bytes]:
     asked = query(request, StatusQuery)
     question = {key: value for key, value in msgspec.to_builtins(asked).items() if value is not None}
     if asked.provider is not None:
-        question["provider"] = provider_of(asked.provider)
+        question["provider"] = _scope(asked.provider, asked.model).provider
     elif asked.model is not None:
         raise refused("model", "a model together with its provider")
     found = await desk_of(request).ask("sickbay.v1.status", question)
@@ -134,8 +138,7 @@ async def status(request: Asked) -> Response[bytes]:
 async def explain(request: Asked) -> Response[bytes]:
     """All that is known of a scope and those around it."""
     asked = query(request, ExplainQuery)
-    scope_of(provider_of(asked.provider), asked.model)
-    question = {"provider": provider_of(asked.provider), "model": asked.model}
+    question = {"provider": _scope(asked.provider, asked.model).provider, "model": asked.model}
     found = await desk_of(request).ask("sickbay.v1.explain", question)
     return tagged(request, found, _tag_of(found), _REVALIDATE)
 
@@ -167,7 +170,7 @@ async def history(request: Asked) -> Response[bytes]:
         raise refused("from", "a time that is not after `to`")
     if asked.model is not None and asked.provider is None:
         raise refused("model", "a model together with its provider")
-    scope = None if asked.provider is None else scope_of(provider_of(asked.provider), asked.model)
+    scope = None if asked.provider is None else _scope(asked.provider, asked.model)
     if client is None:
         raise unavailable("there is no connection to NATS")
     try:
@@ -178,6 +181,13 @@ async def history(request: Asked) -> Response[bytes]:
     complete = found.known_from_ms <= from_ms
     facts = {"from": rfc3339(from_ms), "to": rfc3339(to_ms), "seq": desk.mirror.seq, "complete": complete}
     return answer({**facts, "known_from": rfc3339(found.known_from_ms), "transitions": found.transitions})
+
+
+def _scope(provider: str, model: str | None) -> Scope:
+    """The scope that is asked about. Raises `ActRefused`, and `Problem` for a name that no subject can hold."""
+    found = scope_of(provider_of(provider), model)
+    target_of(found.provider, model or "", "")
+    return found
 
 
 def _moment(field: str, text: str) -> int:
@@ -200,23 +210,31 @@ def watch(request: Asked) -> ASGIResponse:
     """Changes as they come: server-sent events."""
     if request.query_params:
         raise refused(next(iter(request.query_params))[:64], "no parameter")
-    said = request.headers.get("last-event-id", "")
-    last_seq = int(said) if said.isascii() and said.isdigit() and len(said) < 20 else None
-    return EventStream(desk_of(request).hub, last_seq)
+    last_id = request.headers.get("last-event-id", "")
+    return EventStream(desk_of(request).hub, last_id, lambda: still_may(request, READ))
+
+
+def _act_id(key: str, action: str, question: dict[str, Any]) -> str:
+    """The id under which the log knows an act again: of its key and of all that it says. Another act under a key that
+    was used is another act, not a repeat that is left out. Raises `Problem`."""
+    if KEY.fullmatch(key) is None:
+        raise refused("Idempotency-Key", "1 to 128 printable ASCII characters without spaces")
+    return sha256(msgspec.json.encode([key, action, question])).hexdigest()[:32]
 
 
 async def _operate(request: Asked, action: str, act: Act | Clear) -> Response[bytes]:
-    provider = provider_of(act.provider)
+    scope = _scope(act.provider, act.model)
     until, for_s = (act.until, act.for_s) if isinstance(act, Act) else (None, None)
     desk, actor = desk_of(request), request.user.name
-    scope_of(provider, act.model).key  # noqa: B018 - a name that is too long is refused here, by its field
     # The services have the last word; what they would refuse is refused here with its field.
     make_override(action, reason=act.reason, actor=actor, now_ms=desk.mirror.now_ms(), until=until, for_s=for_s)
-    question: dict[str, Any] = {"provider": provider, "model": act.model, "reason": act.reason, "actor": actor}
+    question: dict[str, Any] = {"provider": scope.provider, "model": act.model, "reason": act.reason, "actor": actor}
     if action != "clear":
         question |= {"until": until, "for_s": for_s}
+    if (key := request.headers.get("idempotency-key")) is not None:
+        question["id"] = _act_id(key, action, question)
     found = await desk.ask(f"sickbay.operate.v1.{action}", question)
-    _log.info("%s of %s by %s", action, scope_of(provider, act.model).key, actor)
+    _log.info("%s of %s by %s", action, scope.key, actor)
     return answer(found)
 
 

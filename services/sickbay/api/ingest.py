@@ -19,7 +19,7 @@ from msgspec import Meta
 from sickbay_events import KINDS, CallOutcome, encode, parse_rfc3339, token
 from sickbay_events.codec import outcome_subject
 from sickbay_events.derived import RULES
-from sickbay_events.names import NAME_BYTES_MAX
+from sickbay_events.names import NAME_BYTES_MAX, at_machine
 from sickbay_events.redact import redact
 
 from ..outbox import EVENT_BYTES_MAX, WORD_CHARS_MAX, NotReportable, fit
@@ -185,6 +185,10 @@ def read_item(given: bytes | Any, replica: str) -> tuple[str, Message]:
         raise refused("id", ID_FORM)
     _check_texts(item)
     target = target_of(item.provider, item.model, replica)
+    host, mark, machine = target.scope.host.partition("@")
+    if mark and machine != replica and at_machine(host, machine) != host:
+        # Of a machine's own loopback it is the only witness there is: another one must not be it.
+        raise refused("provider", "a loopback provider without a machine's name, which is the token's")
     fields = {name: getattr(item, name) for name in _OUTCOME_FIELDS}
     fields["id"] = item_id
     if item.detail is not None:

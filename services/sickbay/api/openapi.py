@@ -121,6 +121,10 @@ def _operation(row: Operation) -> dict[str, Any]:
         found["parameters"] = [
             {"name": "Last-Event-ID", "in": "header", "description": says, "schema": {"type": "string"}}
         ]
+    if row.roles == OPERATE:
+        says = "Sent again under the same key within two minutes the same act is done once: `duplicate` in the answer"
+        schema = {"type": "string", "pattern": "^[!-~]{1,128}$"}
+        found["parameters"] = [{"name": "Idempotency-Key", "in": "header", "description": says, "schema": schema}]
     if row.body:
         found["requestBody"] = {"required": True, "content": _contents(row)}
     return found

@@ -18,6 +18,7 @@ from ..bus.connect import BusError
 from ..historian.errors import HistoryRefused
 from ..operate import scope_of
 from ..transitions import warnings_of
+from .problems import Problem
 
 if TYPE_CHECKING:
     from .desk import Desk
@@ -45,16 +46,23 @@ class Overview:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._made: tuple[float, dict[str, Any]] | None = None
+        self._made: tuple[float, dict[str, Any] | Problem] | None = None
         self._lock = asyncio.Lock()
 
     async def get(self) -> dict[str, Any]:
         """The overview. Raises `Problem` when the services do not answer."""
         async with self._lock:
-            now_s = time.monotonic()
-            if self._made is None or now_s - self._made[0] > KEPT_S:
-                self._made = (now_s, await self._make())
-            return self._made[1]
+            if self._made is None or time.monotonic() - self._made[0] > KEPT_S:
+                # That nobody answers is kept as well: else each who waits would wait for it anew, one after the other.
+                try:
+                    found: dict[str, Any] | Problem = await self._make()
+                except Problem as problem:
+                    found = problem
+                self._made = (time.monotonic(), found)
+            made = self._made[1]
+        if isinstance(made, Problem):
+            raise made
+        return made
 
     async def _make(self) -> dict[str, Any]:
         desk = self._desk

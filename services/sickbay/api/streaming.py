@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,32 +18,36 @@ _log = logging.getLogger("sickbay.api")
 SEND_S: Final = 10.0
 """What the reader's side does not take within this is not waited for."""
 
+MAY_EVERY_S: Final = 1.0
+"""How often it is looked whether the reader's token is still known."""
+
 
 class EventStream(ASGIResponse):
-    """The events of a hub, until the reader leaves, is too slow, or the hub ends."""
+    """The events of a hub, until the reader leaves, is too slow, may not any more, or the hub ends."""
 
-    __slots__ = ("_hub", "_last_seq")
+    __slots__ = ("_hub", "_last_id", "_may")
 
-    def __init__(self, hub: Hub, last_seq: int | None) -> None:
+    def __init__(self, hub: Hub, last_id: str, may: Callable[[], bool]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(media_type="text/event-stream", headers=headers)
-        self._hub, self._last_seq = hub, last_seq
+        self._hub, self._last_id, self._may = hub, last_id, may
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as ASGI has it
         """Send until it is over."""
-        events = self._hub.watch(self._last_seq)
+        events = self._hub.watch(self._last_id)
         headers = [row for row in self.encode_headers() if row[0].lower() != b"content-length"]
         # The first event is made before anything is sent: that there are too many watchers is an answer of its own.
         first = await anext(events)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         gone: asyncio.Task[Any] = asyncio.create_task(_gone(receive), name="sickbay-api-gone")
         sending = asyncio.create_task(_send_all(events, first, send), name="sickbay-api-watch")
+        refused = asyncio.create_task(_refused(self._may), name="sickbay-api-may")
         try:
-            await asyncio.wait((gone, sending), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((gone, sending, refused), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (gone, sending):
+            for task in (gone, sending, refused):
                 task.cancel()
-            await asyncio.wait((gone, sending))
+            await asyncio.wait((gone, sending, refused))
             with suppress(RuntimeError):
                 await events.aclose()  # type: ignore[attr-defined]
 
@@ -51,6 +56,13 @@ async def _gone(receive: Receive) -> None:
     """Return when the reader has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _refused(may: Callable[[], bool]) -> None:
+    """Return when the reader may not read any more."""
+    while may():  # noqa: ASYNC110 - a file does not tell when it changes
+        await asyncio.sleep(MAY_EVERY_S)
+    _log.info("a watcher is dropped: its token was taken back")
 
 
 async def _send_all(events: Any, first: bytes, send: Send) -> None:

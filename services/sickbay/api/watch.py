@@ -5,14 +5,15 @@
     beat         every second: `{"seq", "time_ms", "age_s", "source"}`
     reset        what follows is everything that stands: forget what you had
 
-The id of an event is the log sequence known when it was sent. Who comes back with one gets again what was sent since;
-who has missed more than is kept here begins anew.
+The id of an event is the log sequence known when it was sent, and the process that sent it. Who comes back with one to
+that process gets again what was sent since; who has missed more than is kept there, or comes to another, begins anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -41,15 +42,18 @@ CHUNK_BYTES: Final = 1 << 16
 WATCHERS_MAX: Final = 500
 BEAT_S: Final = 1.0
 RETRY_S: Final = 0.5
+ID_DIGITS_MAX: Final = 20
 SUBJECTS: Final = tuple(f"{prefix}>" for prefix in (HELD_PREFIX, RELEASED_PREFIX, HEALTH_PREFIX, WARNING_PREFIX))
 
 
 class Watcher:
     """One who watches: what is still to be sent to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: tuple[bytes, ...]) -> None:
+        """`first` comes before all else. It is shared with others, and does not count as lying behind."""
         self.wake = asyncio.Event()
         self.is_over = False
+        self._first = iter(first)
         self._queue: deque[bytes] = deque()
         self._bytes = 0
 
@@ -68,6 +72,12 @@ class Watcher:
         """Some of what waits, oldest first; empty if nothing does."""
         taken: list[bytes] = []
         size = 0
+        for data in self._first:
+            taken.append(data)
+            size += len(data)
+            if size >= CHUNK_BYTES:
+                return b"".join(taken)
+        size = 0
         while self._queue and size < CHUNK_BYTES:
             taken.append(self._queue.popleft())
             size += len(taken[-1])
@@ -77,6 +87,7 @@ class Watcher:
     def end(self) -> None:
         """Send nothing more."""
         self.is_over = True
+        self._first = iter(())
         self._queue.clear()
         self._bytes = 0
         self.wake.set()
@@ -93,7 +104,12 @@ class Hub:
         """From this sequence on everything is kept."""
         self._seq = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._was_connected = False
         self._is_stopped = False
+        self._process = secrets.token_hex(4)
+        """In every id: what another process sent under the same sequence need not be what this one did."""
+        self._encoded: dict[str, tuple[GateEntry, bytes]] = {}
+        """Entries as they were last sent to who was new."""
 
     @property
     def watchers(self) -> int:
@@ -116,9 +132,9 @@ class Hub:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def watch(self, last_seq: int | None) -> AsyncIterator[bytes]:
-        """What is sent to one who watches, from `last_seq` on if that is known here."""
-        watcher = self.join(last_seq)
+    async def watch(self, last_id: str) -> AsyncIterator[bytes]:
+        """What is sent to one who watches, from the event of that id on if it is known here."""
+        watcher = self.join(last_id)
         try:
             while not watcher.is_over:
                 if data := watcher.take():
@@ -129,18 +145,18 @@ class Hub:
         finally:
             self._watchers.discard(watcher)
 
-    def join(self, last_seq: int | None) -> Watcher:
+    def join(self, last_id: str) -> Watcher:
         """Somebody new. Raises `Problem` when there are too many, or this process ends."""
         if self._is_stopped or len(self._watchers) >= WATCHERS_MAX:
             raise unavailable("too many watch already", retry_after_s=10)
-        watcher = Watcher()
+        last_seq = self._seq_of(last_id)
         if last_seq is not None and self._from_seq <= last_seq <= self._seq:
             # Several events share a sequence, so those of the last one come again: they say the same twice.
-            first = [data for seq, data in self._kept if seq >= last_seq]
+            first = tuple([data for seq, data in self._kept if seq >= last_seq])
         else:
             first = self._standing()
-        for data in (*first, self._beat()):
-            watcher.put(data)
+        watcher = Watcher(first)
+        watcher.put(self._beat())
         self._watchers.add(watcher)
         return watcher
 
@@ -156,10 +172,24 @@ class Hub:
             if watcher.is_over:
                 self._watchers.discard(watcher)
 
-    def _standing(self) -> list[bytes]:
-        """All that stands, for who has nothing."""
-        begin = event("reset", self._seq, {"seq": self._mirror.seq})
-        return [begin, *(self._entry(key, entry) for key, entry in self._mirror.entries.items())]
+    def _seq_of(self, event_id: str) -> int | None:
+        """The sequence of an event that this process sent, None for any other."""
+        seq, mark, process = event_id.partition("-")
+        known = bool(mark) and process == self._process and seq.isascii() and seq.isdigit() and len(seq) < ID_DIGITS_MAX
+        return int(seq) if known else None
+
+    def _standing(self) -> tuple[bytes, ...]:
+        """All that stands, for who has nothing. Without an id: who is cut off in the middle of it begins anew."""
+        entries = self._mirror.entries
+        if len(self._encoded) > 2 * len(entries) + KEPT:
+            self._encoded.clear()
+        found = [event("reset", "", {"seq": self._mirror.seq})]
+        for key, entry in entries.items():
+            known = self._encoded.get(key)
+            if known is None or known[0] is not entry:
+                known = self._encoded[key] = (entry, event("entry", "", entry_fact(key, entry)))
+            found.append(known[1])
+        return tuple(found)
 
     def _passed(self) -> int:
         """The sequence as of now; it never steps back, but with the log."""
@@ -176,20 +206,24 @@ class Hub:
             self._tell(self._entry(key, entry))
 
     def _loaded(self) -> None:
-        """The view was read for the first time: who watched before knows nothing of it."""
+        """What came before is not whole: who watches begins anew, and who comes back does."""
         self._from_seq = self._passed() + 1
         for data in self._standing():
             self._put(data)
 
+    def _id(self) -> str:
+        return f"{self._seq}-{self._process}"
+
     def _entry(self, key: str, entry: GateEntry | None) -> bytes:
-        return event("entry", self._seq, entry_fact(key, entry))
+        return event("entry", self._id(), entry_fact(key, entry))
 
     def _beat(self) -> bytes:
         mirror = self._mirror
-        seq = self._passed()
+        self._passed()
         source = "stale" if mirror.is_stale else "cluster"
         age_s = round(mirror.age_s(), 3)
-        return event("beat", seq, {"seq": mirror.seq, "time_ms": mirror.now_ms(), "age_s": age_s, "source": source})
+        fact = {"seq": mirror.seq, "time_ms": mirror.now_ms(), "age_s": age_s, "source": source}
+        return event("beat", self._id(), fact)
 
     async def _beats(self) -> None:
         while True:
@@ -199,6 +233,10 @@ class Hub:
     # Transitions.
 
     def _connected(self, client: Client, fresh: bool) -> None:
+        if self._was_connected:
+            # What was told while it was away did not come here, and nobody sends it again.
+            self._loaded()
+        self._was_connected = True
         if fresh:
             self._spawn(self._subscribe(client), "sickbay-api-transitions")
 
@@ -219,7 +257,7 @@ class Hub:
             except ValueError:  # not a projector's
                 continue
             self._passed()
-            self._tell(event("transition", self._seq, fact))
+            self._tell(event("transition", self._id(), fact))
 
     def _spawn(self, work: Any, name: str) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)
@@ -227,9 +265,9 @@ class Hub:
         task.add_done_callback(self._tasks.discard)
 
 
-def event(name: str, seq: int, fact: dict[str, Any]) -> bytes:
+def event(name: str, event_id: str, fact: dict[str, Any]) -> bytes:
     """One event on the wire: JSON has no line ends of its own."""
-    return b"event: %b\nid: %d\ndata: %b\n\n" % (name.encode(), seq, msgspec.json.encode(fact))
+    return b"event: %b\nid: %b\ndata: %b\n\n" % (name.encode(), event_id.encode(), msgspec.json.encode(fact))
 
 
 def entry_fact(key: str, entry: GateEntry | None) -> dict[str, Any]:

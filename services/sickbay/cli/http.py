@@ -54,6 +54,8 @@ async def answering(
     """
     import uvicorn
 
+    from ..api.protocol import Protocol
+
     class Server(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -63,6 +65,8 @@ async def answering(
     logging.getLogger("uvicorn.error").addFilter(lambda record: _CUT_OFF not in record.getMessage())
     config = uvicorn.Config(
         app,
+        http=Protocol,
+        ws="none",  # whatever else is installed
         lifespan="off",
         log_level="warning",
         access_log=False,
