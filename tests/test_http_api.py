@@ -237,8 +237,9 @@ def test_a_past_time_is_found_behind_whatever_came_later(house: House, monkeypat
         await client.close()
 
     asyncio.run(tell())
-    asked = {"from": rfc3339(began_ms), "to": rfc3339(began_ms + 20), "limit": 5}
-    for scope in ({}, {"provider": "past", "model": "m"}):
+    asked = {"from": rfc3339(began_ms), "to": rfc3339(began_ms + 20), "limit": "5"}
+    scopes: tuple[dict[str, str], ...] = ({}, {"provider": "past", "model": "m"})
+    for scope in scopes:
         found = house.http.get("/v1/history", params={**asked, **scope}).json()
         assert [one["time_ms"] - began_ms for one in found["transitions"]] == [16, 17, 18, 19, 20]
         assert found["complete"] is False
