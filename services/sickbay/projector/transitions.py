@@ -1,14 +1,17 @@
 """Derived events into their stream: in order of cause, each once.
 
-The mark is the cause of the last message in the stream: whoever takes over goes on after it. Each publish
-names the stream's last sequence, so that what an overslept projector still sends is refused.
+What stands at the end of the stream says where whoever takes over goes on. Each publish names the stream's last
+sequence, so that what an overslept projector still sends is refused. What somebody else writes there shifts the
+sequences: then the first of those under way are refused, and one after them may happen to fit. So what is left to be
+told is what does not stand there by its id.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -17,11 +20,14 @@ from nats.aio.client import Client
 from sickbay_events import DerivedEvent, derived_subject
 from sickbay_events.codec import derived_id, encode_derived
 
-from ..bus.jetstream import JetStreamApi, StoredMessage
+from ..bus.jetstream import JetStreamApi, StoredMessage, StreamAt
 from ..bus.topology import LOG, TRANSITIONS
 from .acks import Ack, Acks, Refused
 
 IN_FLIGHT_MAX: Final = 256
+FOREIGN_MAX: Final = 1_024
+"""Messages that are none of this log's after which none of its own is looked for any more."""
+_AT_ONCE: Final = 64
 _REQUEST_S: Final = 2.0
 
 
@@ -29,14 +35,16 @@ class End(NamedTuple):
     """Where the stream ends.
 
     created_at   of the stream
-    mark         cause of its last message that the log still has; 0 if that is of another log or there is none
-    seam         ids of all messages with that cause
+    mark         the latest cause of its messages that the log still has; 0 if there is none of this log
+    told         what stands at its end: id and log time of each
+    floor        whatever has an earlier cause was told, though it may have left the stream
     """
 
     created_at: str
     last_seq: int
     mark: int
-    seam: frozenset[str]
+    told: frozenset[tuple[str, int]]
+    floor: int = 0
 
     @property
     def is_aged_out(self) -> bool:
@@ -47,7 +55,7 @@ class End(NamedTuple):
 class Transitions:
     """Queue of derived events that are not known to stand in the stream, oldest cause first.
 
-    A standby keeps what lies above the mark; only after `take_over` anything is sent.
+    A standby keeps what may not stand there yet; only after `take_over` anything is sent.
     """
 
     def __init__(self, acks: Acks) -> None:
@@ -59,25 +67,27 @@ class Transitions:
         self._queue: deque[DerivedEvent] = deque()
         self._sent = 0  # how many of the queue's first are under way
         self._next_seq = 0  # expected last sequence of the next publish
+        self._last_seq = -1  # of the stream, when last read or written to
         self._round = 0
         self._known = End("", 0, 0, frozenset())
         self._forgotten = 0  # cause of the newest that stands there by the writer's word
         self.mark = 0
-        """Cause of the last message known to stand in the stream."""
+        """The latest cause of what is known to stand in the stream."""
         self.is_gone = False
         """What stood in the stream is not there any more: it was made anew, or an older one put in its place."""
 
     def start(self, log_created: str, end: End) -> None:
-        """Begin anew for a state that is folded again: what lies below the mark stands already."""
+        """Begin anew for a state that is folded again: what lies below the floor stands already."""
         self.log_created, self._known = log_created, end
         self._queue.clear()
+        self._last_seq = -1
         self.mark, self._forgotten, self.is_gone = end.mark, 0, False
         self.desync()
 
     def add(self, events: Iterable[DerivedEvent]) -> None:
         """What the fold concluded, in order."""
-        mark = self.mark
-        self._queue.extend([event for event in events if event.cause_seq >= mark])
+        floor = self._known.floor
+        self._queue.extend([event for event in events if event.cause_seq >= floor])
 
     def forget_through(self, told_seq: int, time_ms: int) -> None:
         """The writer said at this log time that all up to this cause stands; a standby need not keep it.
@@ -115,26 +125,36 @@ class Transitions:
         Raises `ApiError` (no stream), `nats.errors.Error` or `TimeoutError`.
         """
         self.desync()
-        turn = self._round
-        end = await read_end(client, self.log_created)
+        turn, queue, known = self._round, self._queue, self._known
+        if not queue and self.mark >= self._forgotten:
+            at = await JetStreamApi(client, timeout_s=_REQUEST_S).stream_at(TRANSITIONS)
+            if turn != self._round:
+                return
+            if (at.created_at, at.last_seq) == (known.created_at, self._last_seq):
+                self._next_seq, self.out_of_step = at.last_seq, False
+                return
+        end = await read_end(client, self.log_created, since=queue[0].cause_seq if queue else None)
         if turn != self._round:
             return
-        is_another = end.created_at != self._known.created_at or end.last_seq < self._known.last_seq
+        is_another = end.created_at != known.created_at or end.last_seq < known.last_seq
         if is_another or (end.mark < self._forgotten and not end.is_aged_out):
             self.is_gone = True
             return
-        queue, created, mark, seam = self._queue, self.log_created, end.mark, end.seam
-        kept = [e for e in queue if e.cause_seq > mark or (e.cause_seq == mark and derived_id(e, created) not in seam)]
+        created = self.log_created
+        kept = [event for event in queue if (derived_id(event, created), event.time_ms) not in end.told]
         queue.clear()
         queue.extend(kept)
-        self.mark, self._known = mark, end
-        self._next_seq = end.last_seq
+        self.mark, self._known = end.mark, end._replace(floor=known.floor, told=frozenset())
+        self._next_seq = self._last_seq = end.last_seq
         self.out_of_step = False
 
     def pump(self) -> None:
         """Send on what waits; only for who holds the checkpoint."""
-        while not self.out_of_step and self._sent < min(len(self._queue), IN_FLIGHT_MAX):
-            event = self._queue[self._sent]
+        queue = self._queue
+        while not self.out_of_step and self._sent < min(len(queue), IN_FLIGHT_MAX):
+            event = queue[self._sent]
+            if queue[0].cause_seq < self.mark <= event.cause_seq:
+                return  # those that were overtaken go first, and alone, so that nothing more overtakes them
             turn = self._round
             self._sent += 1
             headers = {
@@ -152,8 +172,9 @@ class Transitions:
             self.desync()
             return
         # One publisher, one stream: acknowledgements come in the order of sending.
-        self.mark = self._queue.popleft().cause_seq
+        self.mark = max(self.mark, self._queue.popleft().cause_seq)
         self._sent -= 1
+        self._last_seq = ack.seq
         if ack.duplicate:
             self.desync()  # it stands further back, so that the sequences expected after it are wrong
         else:
@@ -177,27 +198,48 @@ class Untold(Transitions):
         """Nothing is to be taken over."""
 
 
-async def read_end(client: Client, log_created: str) -> End:
-    """Read it, for this log."""
+async def read_end(client: Client, log_created: str, *, since: int | None = None) -> End:
+    """Read it, for this log; `since`: all that stands there of this cause or a later one.
+
+    What is told late was overtaken by no more than are under way at a time, so after so many messages with earlier
+    causes none with a later one is to come.
+    """
     api = JetStreamApi(client, timeout_s=_REQUEST_S)
-    at = await api.stream_at(TRANSITIONS)
-    seam: set[str] = set()
-    mark = lost = 0
-    seq = at.last_seq
-    while seq >= max(1, at.first_seq):
-        message = await api.message_at(TRANSITIONS, seq)
-        seq -= 1
+    at, log = await api.stream_at(TRANSITIONS), await api.stream_at(LOG)
+    told: set[tuple[str, int]] = set()
+    mark = floor = lost = earlier = foreign = 0
+    async for message in _from_the_end(api, at):
         body = _body(message)
-        if body is None or (body["cause_seq"] == lost and not seam):
-            continue  # taken out by hand, or put in by hand
-        if not str(body["id"]).startswith(f"{log_created}:") or (seam and body["cause_seq"] != mark):
-            break
-        if not seam and not await _has_cause(api, body):
-            lost = body["cause_seq"]
+        if body is None or not str(body["id"]).startswith(f"{log_created}:"):
+            foreign += 1  # of another log, taken out by hand, or put in by hand
+            if foreign > FOREIGN_MAX:
+                break
             continue
-        mark = body["cause_seq"]
-        seam.add(str(body["id"]))
-    return End(at.created_at, at.last_seq, mark, frozenset(seam))
+        foreign, cause = 0, body["cause_seq"]
+        if cause < log.first_seq:
+            break  # the log has aged past it, and nothing of that is derived again
+        if cause > mark:
+            if cause == lost or not await _has_cause(api, body):
+                lost = cause
+                continue
+            mark = cause
+        told.add((str(body["id"]), body["time_ms"]))
+        floor = min(floor or cause, cause)
+        earlier = earlier + 1 if since is None or cause < since else 0
+        if earlier >= IN_FLIGHT_MAX:
+            break
+    else:
+        if at.first_seq <= 1:
+            floor = min(floor, log.first_seq)  # nothing has left the stream: what does not stand there was not told
+    return End(at.created_at, at.last_seq, mark, frozenset(told), floor)
+
+
+async def _from_the_end(api: JetStreamApi, at: StreamAt) -> AsyncIterator[StoredMessage | None]:
+    """The messages of the stream as its leader has them, newest first; None for each that is gone."""
+    for last in range(at.last_seq, max(1, at.first_seq) - 1, -_AT_ONCE):
+        first = max(1, at.first_seq, last - _AT_ONCE + 1)
+        for message in await asyncio.gather(*(api.message_at(TRANSITIONS, seq) for seq in range(last, first - 1, -1))):
+            yield message
 
 
 async def _has_cause(api: JetStreamApi, body: dict[str, Any]) -> bool:
