@@ -246,6 +246,21 @@ def test_a_past_time_is_found_behind_whatever_came_later(house: House, monkeypat
         assert found["known_from"] == rfc3339(began_ms + 16)
 
 
+def test_what_is_no_derived_event_among_them_is_passed(house: House) -> None:
+    """Whoever may write into the transitions by hand can write anything: history and overview go on without it."""
+
+    async def put() -> None:
+        client = await connect(house.nats.url)
+        for body in (b"hello", b"[]", b"{}", b'{"time_ms": "soon"}', b'{"time_ms": 9}'):
+            await client.request("sickbay.warning.by-hand.=.m", body, timeout=5)
+        await client.close()
+
+    asyncio.run(put())
+    assert house.http.get("/v1/overview").status_code == 200
+    found = house.http.get("/v1/history", params={"provider": "by-hand", "model": "m"})
+    assert found.status_code == 200 and found.json()["transitions"] == []
+
+
 def test_a_decision_is_kept_no_longer_than_it_stands(house: House) -> None:
     """max-age is under the time that is left; the tag changes when time alone changes the answer."""
     house.held("soon", for_s=2.5)
@@ -373,7 +388,7 @@ def test_no_token_is_ever_logged(house: House, caplog: pytest.LogCaptureFixture)
     assert "sbk_" not in ours
 
 
-def test_tokens_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
+def test_tokens_are_read_again_when_their_file_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Who is taken out of the file is out within a second; a file that is broken changes nothing."""
     with House(tmp_path) as house:
         assert house.http.get("/v1/session", headers=by("rita")).status_code == 200
@@ -383,6 +398,13 @@ def test_tokens_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
         write_tokens(house.tokens, {"ana": (["read"], "")})
         until(lambda: house.http.get("/v1/session", headers=by("rita")).status_code == 401, "she is out", 3)
         assert house.http.get("/v1/session", headers=by("ana")).json()["roles"] == ["read"]
+        house.tokens.unlink()
+        said: list[str] = []
+        for _ in range(2):
+            time.sleep(1.1)
+            assert house.http.get("/v1/session", headers=by("ana")).status_code == 200
+            said = [record.message for record in caplog.records if "stay so" in record.message]
+        assert len(said) == 2, "one for the broken file and one for none, each said once"
 
 
 @pytest.mark.parametrize(

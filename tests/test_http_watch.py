@@ -149,6 +149,16 @@ def test_who_may_not_read_any_more_hears_no_more(house: House) -> None:
             until(lambda: house.http.get("/v1/session", headers=by("rita")).status_code == 200, "she is back")
 
 
+def test_a_crowd_without_a_token_leaves_room_for_those_with_one(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last places are for those who have signed in."""
+    monkeypatch.setattr("sickbay.api.watch.WATCHERS_MAX", 1)
+    monkeypatch.setattr("sickbay.api.watch.WATCHERS_NAMED", 1)
+    refused = house.http.get("/v1/watch")
+    assert refused.status_code == 503 and refused.headers["retry-after"] == "10"
+    with Reader(house.port) as reader:
+        assert " 200 " in reader.head()
+
+
 def test_it_goes_on_over_an_outage(tmp_path: Path) -> None:
     """While NATS is away beats say stale with the age; what changes after it is told to those who watched before."""
     with House(tmp_path) as house, Reader(house.port) as reader:

@@ -22,11 +22,20 @@ SCANNED_MAX: Final = 20_000
 REQUEST_S: Final = 2.0
 
 
-class _When(msgspec.Struct):
+class _Told(msgspec.Struct):
     time_ms: int
+    rule: str = ""
 
 
-_when: Final = msgspec.json.Decoder(_When).decode
+_told: Final = msgspec.json.Decoder(_Told).decode
+
+
+def _time_ms(payload: bytes) -> int | None:
+    """When it was told. None for what is nothing that a fold tells: whoever may write there may write anything."""
+    try:
+        return _told(payload).time_ms
+    except msgspec.DecodeError:
+        return None
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,14 +63,21 @@ async def history(client: Client, scope: Scope | None, from_ms: int, to_ms: int,
     entries.sort(key=lambda entry: entry.revision, reverse=True)
     taken: list[dict[str, Any]] = []
     for entry in entries:
-        time_ms = _when(entry.payload).time_ms
-        if not from_ms <= time_ms <= to_ms:
+        time_ms = _time_ms(entry.payload)
+        if time_ms is None or not from_ms <= time_ms <= to_ms:
             continue
         if len(taken) == limit:
             known_ms = max(known_ms, int(taken[-1]["time_ms"]))
             break
         taken.append(fact_of(entry.subject, entry.payload, entry.revision))
     return History(transitions=taken[::-1], known_from_ms=known_ms)
+
+
+def _is_told(payload: bytes) -> bool:
+    try:
+        return bool(_told(payload).rule)
+    except msgspec.DecodeError:
+        return False
 
 
 def fact_of(subject: bytes, payload: bytes, seq: int | None = None) -> dict[str, Any]:
@@ -101,7 +117,8 @@ async def _seq_after(client: Client, to_ms: int, low: int, high: int) -> int:
         middle = (low + high) // 2
         body = {"seq": middle, "next_by_subj": "sickbay.>", "batch": 1}
         page = await read_page(client, TRANSITIONS, body, timeout_s=REQUEST_S)
-        if page and _when(page[0].payload).time_ms <= to_ms:
+        # What was put there by hand and has no time is passed, so that the search goes on.
+        if page and ((time_ms := _time_ms(page[0].payload)) is None or time_ms <= to_ms):
             low = page[0].revision + 1
         else:
             high = middle
@@ -130,6 +147,8 @@ async def warnings_of(client: Client, scope: Scope | None, at: str) -> list[dict
     around = None if scope is None else {scope.key, Scope(scope.host).key, Scope(scope.host, scope.alias).key}
     told: dict[tuple[Any, ...], dict[str, Any]] = {}
     for entry in found.entries if found is not None else ():
+        if not _is_told(entry.payload):
+            continue
         key, fact = entry.subject.decode().removeprefix(WARNING_PREFIX), json.loads(entry.payload)
         if fact["time_ms"] <= parse_rfc3339(at) - DAY_MS or (around is not None and key not in around):
             continue

@@ -211,7 +211,8 @@ def watch(request: Asked) -> ASGIResponse:
     if request.query_params:
         raise refused(next(iter(request.query_params))[:64], "no parameter")
     last_id = request.headers.get("last-event-id", "")
-    return EventStream(desk_of(request).hub, last_id, lambda: still_may(request, READ))
+    hub, is_anonymous = desk_of(request).hub, request.user.is_anonymous
+    return EventStream(hub, last_id, lambda: still_may(request, READ), is_anonymous=is_anonymous)
 
 
 def _act_id(key: str, action: str, question: dict[str, Any]) -> str:

@@ -25,16 +25,16 @@ MAY_EVERY_S: Final = 1.0
 class EventStream(ASGIResponse):
     """The events of a hub, until the reader leaves, is too slow, may not any more, or the hub ends."""
 
-    __slots__ = ("_hub", "_last_id", "_may")
+    __slots__ = ("_hub", "_is_anonymous", "_last_id", "_may")
 
-    def __init__(self, hub: Hub, last_id: str, may: Callable[[], bool]) -> None:
+    def __init__(self, hub: Hub, last_id: str, may: Callable[[], bool], *, is_anonymous: bool) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(media_type="text/event-stream", headers=headers)
-        self._hub, self._last_id, self._may = hub, last_id, may
+        self._hub, self._last_id, self._may, self._is_anonymous = hub, last_id, may, is_anonymous
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as ASGI has it
         """Send until it is over."""
-        events = self._hub.watch(self._last_id)
+        events = self._hub.watch(self._last_id, is_anonymous=self._is_anonymous)
         headers = [row for row in self.encode_headers() if row[0].lower() != b"content-length"]
         # The first event is made before anything is sent: that there are too many watchers is an answer of its own.
         first = await anext(events)

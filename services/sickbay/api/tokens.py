@@ -39,6 +39,10 @@ LOOK_EVERY_S: Final = 1.0
 FORM: Final = '[[token]] with name, one of sha256 and value_ref = "env:NAME", roles, and replica if it is another'
 
 
+_Stamp: TypeAlias = tuple[int, int, int] | None
+"""What tells a file from the one that was read; None where there is none."""
+
+
 class TokensRefused(FileRefused):
     """A file of tokens that cannot be used; never shows what a token is."""
 
@@ -123,7 +127,7 @@ class Tokens:
     def __init__(self, path: Path | None, *, monotonic: Any = time.monotonic) -> None:
         self._path, self._monotonic = path, monotonic
         self._tokens: tuple[Token, ...] = ()
-        self._stamp: tuple[int, int, int] | None = None
+        self._stamp: _Stamp = None
         self._look_at_s = 0.0
         if path is not None:
             self._stamp = _stamp(path)
@@ -139,6 +143,7 @@ class Tokens:
         return found
 
     def _look(self) -> None:
+        """Read the file again if it is another; what is wrong with it is said once."""
         now_s = self._monotonic()
         if self._path is None or now_s < self._look_at_s:
             return
@@ -155,6 +160,9 @@ class Tokens:
             _log.info("tokens were read again: %d", len(self._tokens))
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
+def _stamp(path: Path) -> _Stamp:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
     return found.st_mtime_ns, found.st_size, found.st_ino

@@ -40,6 +40,8 @@ BACKLOG_BYTES_MAX: Final = 16 << 20
 who have not had it yet."""
 CHUNK_BYTES: Final = 1 << 16
 WATCHERS_MAX: Final = 500
+WATCHERS_NAMED: Final = 100
+"""Places that only those with a token can take, so that a crowd without one does not shut operators out."""
 BEAT_S: Final = 1.0
 RETRY_S: Final = 0.5
 ID_DIGITS_MAX: Final = 20
@@ -132,9 +134,9 @@ class Hub:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def watch(self, last_id: str) -> AsyncIterator[bytes]:
+    async def watch(self, last_id: str, *, is_anonymous: bool = False) -> AsyncIterator[bytes]:
         """What is sent to one who watches, from the event of that id on if it is known here."""
-        watcher = self.join(last_id)
+        watcher = self.join(last_id, is_anonymous=is_anonymous)
         try:
             while not watcher.is_over:
                 if data := watcher.take():
@@ -145,9 +147,10 @@ class Hub:
         finally:
             self._watchers.discard(watcher)
 
-    def join(self, last_id: str) -> Watcher:
+    def join(self, last_id: str, *, is_anonymous: bool = False) -> Watcher:
         """Somebody new. Raises `Problem` when there are too many, or this process ends."""
-        if self._is_stopped or len(self._watchers) >= WATCHERS_MAX:
+        most = WATCHERS_MAX - WATCHERS_NAMED if is_anonymous else WATCHERS_MAX
+        if self._is_stopped or len(self._watchers) >= most:
             raise unavailable("too many watch already", retry_after_s=10)
         last_seq = self._seq_of(last_id)
         if last_seq is not None and self._from_seq <= last_seq <= self._seq:
