@@ -85,8 +85,9 @@ def test_operators_acts(data: str) -> None:
     def decided() -> Any:
         return facts("explain", "api.openai.com", "gpt-5.2", "--data", data)["state"]["decision"]
 
-    facts("hold", "https://api.openai.com/v1", "--for", "30m", *by)
-    held = until(lambda: (found := decided())["reason"] == "held_by_operator" and found, "the operator's hold")
+    done = facts("hold", "https://api.openai.com/v1", "--for", "30m", *by)
+    held = decided()  # the command waits until its act is in force, and says from when on
+    assert done["in_force"] and held["reason"] == "held_by_operator" and held["seq"] >= done["log_seq"]
     assert 1790 < held["retry_in_s"] <= 1800
     status = sickbay("status", "--data", data, environment={"COLUMNS": "120"}).stdout
     assert "ana: maintenance tonight" in status and "held by operator" in status

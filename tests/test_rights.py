@@ -42,6 +42,8 @@ STREAMS = tuple(
     for verb in ("DELETE", "PURGE", "UPDATE", "MSG.DELETE", "SNAPSHOT", "RESTORE", "LEADER.STEPDOWN")
     for stream in (LOG, CONTROL, GATE_STREAM, TRANSITIONS)
 )
+STEP_DOWN = f"$JS.API.STREAM.LEADER.STEPDOWN.{LOG}"
+"""The one change to a stream that the services may make: it makes NATS pass acts on to the log again."""
 OTHERS = ("$SYS.REQ.SERVER.PING", "$JS.API.SERVER.REMOVE", "_INBOX_operator.x", "_INBOX_services.x")
 REPORTS = (outcome_subject("r1", TARGET), f"sickbay.probe.r1.{KEY}")
 QUESTIONS = ("sickbay.v1.status", "sickbay.v1.decide", "sickbay.v1.trial", "sickbay.operate.v1.hold")
@@ -55,7 +57,12 @@ MAY_NOT_PUBLISH = {
     "reader": (*OUTSIDE, *REPORTS, "sickbay.v1.trial", "sickbay.operate.v1.hold"),
     "api": OUTSIDE,
     "historian": (*WRITES, *STREAMS, *OTHERS, *CONSUMERS, *REPORTS, *QUESTIONS),
-    "services": (*STREAMS, *OTHERS, "$JS.API.STREAM.CREATE.OTHER", "$JS.API.ACCOUNT.PURGE.SICKBAY"),
+    "services": (
+        *(one for one in STREAMS if one != STEP_DOWN),
+        *OTHERS,
+        "$JS.API.STREAM.CREATE.OTHER",
+        "$JS.API.ACCOUNT.PURGE.SICKBAY",
+    ),
 }
 ANSWERS = ("sickbay.v1.decide", "sickbay.operate.v1.hold", "$JS.API.>", "$SRV.>")
 """Who subscribes to these answers in the services' or the server's place."""

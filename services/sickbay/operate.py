@@ -8,9 +8,11 @@ The command line and the service's operate endpoints share it. A router's report
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import secrets
+import time
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -22,11 +24,13 @@ from sickbay_events.codec import outcome_subject, override_subject, probe_subjec
 
 from .bus.connect import BusError, PermissionDenied, request
 from .bus.jetstream import JetStreamApi
-from .bus.topology import CONTROL, NoJetStream
+from .bus.topology import CONTROL, LOG, NoJetStream
 
 Action: TypeAlias = Literal["hold", "allow", "clear"]
 
 ACK_TIMEOUT_S: Final = 5.0
+FORCE_TIMEOUT_S: Final = 2.0
+NO_SERVICE: Final = "no service answers; it will be once `sickbay serve` runs"
 UNTIL_MAX_S: Final = 30 * 86_400
 """An override that lasts longer is cut to this by the fold (SPEC 2)."""
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -63,6 +67,15 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     id: str
     duplicate: bool = False
+
+
+class Force(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an operator's act is in force. `log_seq`: of its copy in the log, None while that has none. `why` not,
+    in words; empty where it is."""
+
+    in_force: bool
+    log_seq: int | None = None
+    why: str = ""
 
 
 def scope_of(provider: str, model: str | None) -> Scope:
@@ -160,6 +173,35 @@ async def publish_override(
     now_ms = await log_now_ms(client)
     override = make_override(action, reason=reason, actor=actor, now_ms=now_ms, until=until, for_s=for_s)
     return await publish(client, subject, encode(override), act_id or new_id())
+
+
+async def await_force(client: Client, ack: Ack, *, timeout_s: float = FORCE_TIMEOUT_S) -> Force:
+    """Wait until an act that was stored is in the log and folded, or say why it is not. Raises `PermissionDenied`."""
+    end_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            found = await _force(client, ack)
+        except PermissionDenied:
+            raise
+        except (BusError, nats.errors.Error, OSError, ValueError, KeyError) as error:
+            found = Force(in_force=False, why=f"nobody can say ({_said(error)})")
+        if found.in_force or found.why == NO_SERVICE or time.monotonic() > end_s:
+            return found
+        await asyncio.sleep(0.02)
+
+
+async def _force(client: Client, ack: Ack) -> Force:
+    copy = await JetStreamApi(client, timeout_s=FORCE_TIMEOUT_S).last_message(LOG, ack.subject)
+    if copy is None or copy.source_seq < ack.seq:
+        return Force(in_force=False, why=f"NATS has not passed it on to {LOG}, which the services see to")
+    try:
+        reply = await request(client, "sickbay.v1.status", b'{"limit":1}', timeout_s=FORCE_TIMEOUT_S)
+    except nats.errors.NoRespondersError:
+        return Force(in_force=False, log_seq=copy.seq, why=NO_SERVICE)
+    folded = int(json.loads(reply.data)["seq"])
+    if folded < copy.seq:
+        return Force(in_force=False, log_seq=copy.seq, why=f"the services are at {folded} of the log")
+    return Force(in_force=True, log_seq=copy.seq)
 
 
 async def publish_outcome(client: Client, target: Target, outcome: CallOutcome, *, replica: str) -> Ack:

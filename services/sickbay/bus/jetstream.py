@@ -12,6 +12,7 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
+from .bulk import header_value
 from .connect import BusError, request
 
 NO_MESSAGE_FOUND = 10037
@@ -42,6 +43,13 @@ class StoredMessage(msgspec.Struct, frozen=True):
     subject: str
     payload: bytes
     headers: bytes | None
+
+    @property
+    def source_seq(self) -> int:
+        """Its sequence in the stream that it was sourced from; 0 if it was not."""
+        source = header_value(self.headers, b"Nats-Stream-Source")
+        # "SICKBAY_CONTROL 12 > > sickbay.policy": the stream, the sequence there, filters, subject.
+        return int(source.split()[1]) if source else 0
 
 
 class JetStreamApi:
@@ -82,7 +90,13 @@ class JetStreamApi:
     ) -> StoredMessage | None:
         """The message at `seq` (or the first one from there on, of `subject` if that is given), read from the
         stream's leader; None if there is none."""
-        body: dict[str, Any] = {"seq": seq, "next_by_subj": subject} if or_next else {"seq": seq}
+        return await self._message(stream, {"seq": seq, "next_by_subj": subject} if or_next else {"seq": seq})
+
+    async def last_message(self, stream: str, subject: str) -> StoredMessage | None:
+        """The newest message on a subject, read from the stream's leader; None if there is none."""
+        return await self._message(stream, {"last_by_subj": subject})
+
+    async def _message(self, stream: str, body: dict[str, Any]) -> StoredMessage | None:
         try:
             answer = await self.request(f"STREAM.MSG.GET.{stream}", body)
         except ApiError as error:

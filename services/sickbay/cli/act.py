@@ -11,8 +11,18 @@ import typer
 
 from sickbay_events import KINDS, CallOutcome, Target
 
+from ..bus.connect import PermissionDenied
 from ..config import Settings
-from ..operate import Ack, ActRefused, publish_outcome, publish_override, read_duration_s, scope_of
+from ..operate import (
+    Ack,
+    ActRefused,
+    Force,
+    await_force,
+    publish_outcome,
+    publish_override,
+    read_duration_s,
+    scope_of,
+)
 from ..outbox import NotReportable, fit
 from .base import AsJson, DataFolder, NatsUrl, Provider, connected, console, print_json, provider_name, run
 
@@ -171,14 +181,19 @@ def _override(
         given = "both" if length else "neither"
         raise ActRefused("--for, --until", given, f"one of the two, such as --for 30m: a {action} has to end")
 
-    async def work() -> Ack:
+    async def work() -> tuple[Ack, Force]:
         async with connected(nats, data) as client:
-            return await publish_override(
+            ack = await publish_override(
                 client, scope, action, reason=reason, actor=actor or login(), until=until, for_s=for_s
             )
+            try:
+                return ack, await await_force(client, ack)
+            except PermissionDenied as error:
+                return ack, Force(in_force=False, why=f"this user may not see whether it is ({error})")
 
     what = scope.provider if scope.model is None else f"{scope.provider} {scope.model}"
-    _print_ack(run(work()), as_json, f"{action} {what}")
+    ack, force = run(work())
+    _print_ack(ack, as_json, f"{action} {what}", force)
 
 
 def login() -> str:
@@ -190,9 +205,12 @@ def login() -> str:
     return f"{name}@{socket.gethostname()}"
 
 
-def _print_ack(ack: Ack, as_json: bool, what: str) -> None:
+def _print_ack(ack: Ack, as_json: bool, what: str, force: Force | None = None) -> None:
     if as_json:
-        print_json(msgspec.to_builtins(ack))
+        print_json(msgspec.to_builtins(ack) | ({} if force is None else msgspec.to_builtins(force)))
         return
     again = " (it had been stored before)" if ack.duplicate else ""
     console().print(f"stored: {what}, {ack.stream} sequence {ack.seq}{again}", markup=False)
+    if force is not None:
+        said = f"in force from log sequence {force.log_seq} on" if force.in_force else f"not yet in force: {force.why}"
+        console().print(said, markup=False)

@@ -33,6 +33,7 @@ CHECKS: Final = (
     Check("storage", servers.storage, loses_data=True),
     Check("clock", servers.clock, loses_data=True),
     Check("log", streams.hours, loses_data=True),
+    Check("acts", streams.acts),
     Check("permissions", rights.reads),
     Check("router", rights.router),
     Check("files", machine.files),

@@ -12,7 +12,9 @@ from sickbay_projections import FOLD_VERSION
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TopologyReport, check
 from ..bus.viewnames import MAIN
+from ..projector.acts import WAIT_MAX_S, Acts
 from ..projector.snapshots import list_snapshots
+from ..when import seconds
 from .finding import REQUEST_S, Finding, Patient
 
 LOG_HOURS_MIN: Final = 24.0
@@ -84,6 +86,17 @@ async def hours(patient: Patient) -> list[Finding]:
         said = f"{CONTROL} drops operators' acts by {', '.join(limits)}"
         findings.append(Finding(what="control", level="bad", found=said, do=do))
     return findings
+
+
+async def acts(patient: Patient) -> list[Finding]:
+    """Whether what operators decided gets into the log, without which it is not in force."""
+    found = Acts()
+    await found.see(patient.client)
+    if found.waiting_s < WAIT_MAX_S:
+        return [Finding(what="acts", level="ok", found="the log has all of them")]
+    said = f"an act or a policy has been stored for {seconds(found.waiting_s)} and is not in force: the log has it not"
+    do = f"`nats stream cluster step-down {LOG}`, as the writer does once a minute; a server alone: restart it"
+    return [Finding(what="acts", level="bad", found=said, do=do)]
 
 
 async def _held(patient: Patient, name: str, info: dict[str, Any]) -> tuple[str, bool]:

@@ -89,6 +89,7 @@ def _projector_samples(projector: Projector, health: ProjectorHealth) -> Iterato
     yield Sample("sickbay_projector_snapshot_sequence", health.snapshot_seq)
     yield Sample("sickbay_projector_transitions_waiting", health.transitions_waiting)
     yield Sample("sickbay_checkpoint_age_seconds", health.checkpoint_age_s)
+    yield Sample("sickbay_acts_waiting_seconds", health.acts_waiting_s)
     yield Sample("sickbay_policy_differences", len(health.policy_differs))
 
 

@@ -51,6 +51,11 @@ SERVICES: Final = (
     Metric("sickbay_projector_snapshot_sequence", "gauge", "Log sequence of the newest snapshot of this process."),
     Metric("sickbay_projector_transitions_waiting", "gauge", "Derived events not known to be published."),
     Metric("sickbay_checkpoint_age_seconds", "gauge", "Time since the view's checkpoint moved, whoever writes it."),
+    Metric(
+        "sickbay_acts_waiting_seconds",
+        "gauge",
+        "How long an operator's act or a policy has waited to be passed on to the log; told by the writer.",
+    ),
     Metric("sickbay_policy_sequence", "gauge", "Log sequence of the policy in force; 0: the defaults."),
     Metric("sickbay_policy_differences", "gauge", "Keys in which this process's policy file differs from it."),
     Metric(

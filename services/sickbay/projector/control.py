@@ -14,13 +14,11 @@ from sickbay_events.codec import POLICY_SUBJECT
 from sickbay_events.policy import differences
 from sickbay_projections import Fleet, Recorded
 
-from ..bus.bulk import header_value
 from ..bus.jetstream import JetStreamApi, StoredMessage
 from ..bus.topology import CONTROL, LOG, OVERRIDE_PREFIX
 
 _log = logging.getLogger("sickbay.projector")
 _REQUEST_S: Final = 5.0
-_SOURCE: Final = b"Nats-Stream-Source"
 
 
 async def lost_control_events(client: Client, first_seq: int) -> list[StoredMessage]:
@@ -79,10 +77,8 @@ async def _first_copied(request: JetStreamApi, first_seq: int) -> int | None:
     found: list[int] = []
     for subject in (f"{OVERRIDE_PREFIX}>", POLICY_SUBJECT):
         copy = await request.message_at(LOG, first_seq, or_next=True, subject=subject)
-        source = header_value(copy.headers, _SOURCE) if copy is not None else None
-        if source is not None:
-            # "SICKBAY_CONTROL 12 > > sickbay.policy": the stream, the sequence there, filters, subject.
-            found.append(int(source.split()[1]))
+        if copy is not None and copy.source_seq:
+            found.append(copy.source_seq)
     return min(found, default=None)
 
 

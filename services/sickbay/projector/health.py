@@ -34,6 +34,9 @@ class ProjectorHealth(msgspec.Struct, frozen=True, kw_only=True):
     writer: str
     """Who holds the checkpoint, as seen in the view; empty if nobody."""
     checkpoint_age_s: float
+    acts_waiting_s: float
+    """How long the oldest operator's act or policy that NATS has not passed on to the log has waited; 0: none does.
+    Told by the writer alone."""
     differs: bool
     """A standby whose state differs from the writer's: it reloads and takes over nothing until then."""
     policy_seq: int
@@ -74,6 +77,7 @@ def health_of(p: Projector, phase: Phase) -> ProjectorHealth:
         log_created=p.log.created_at,
         writer=checkpoint.writer if checkpoint is not None else "",
         checkpoint_age_s=round(time.monotonic() - p.view.moved_s, 3),
+        acts_waiting_s=round(p.keeper.acts.waiting_s, 3),
         differs=p.differs,
         policy_seq=p.fleet.policy_seq,
         policy_differs=differing_keys(p.file, p.fleet.policy) if p.file else [],

@@ -21,6 +21,7 @@ from sickbay_projections import FOLD_VERSION
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CHECKPOINT_KEY, LOG, TRANSITIONS, ensure
 from . import snapshots
+from .acts import Acts
 from .trouble import TROUBLE
 from .writer import CHECKPOINT_EVERY_S
 
@@ -58,6 +59,7 @@ class Keeper:
         self.snapshot_seq = 0
         self.live = False
         """Everything in the bucket was compared since the checkpoint was claimed."""
+        self.acts = Acts()
         self._p = projector
         self._snapshots = snapshots
         self._snapshot_s = time.monotonic()
@@ -86,6 +88,7 @@ class Keeper:
     async def run(self) -> None:
         """Until cancelled."""
         self._checkpoints = asyncio.create_task(self._keep_checkpoint(), name="sickbay-projector-checkpoint")
+        acts = asyncio.create_task(self._keep_acts(), name="sickbay-projector-acts")
         last_s = time.monotonic()
         try:
             while True:
@@ -103,7 +106,7 @@ class Keeper:
                 self._ticked.set()
                 last_s = time.monotonic()
         finally:
-            for task in (self._checkpoints, self._storing):
+            for task in (self._checkpoints, self._storing, acts):
                 if task is not None:
                     task.cancel()
                     await asyncio.wait([task])
@@ -133,6 +136,18 @@ class Keeper:
                 self._claim.clear()
                 if p.writer.claim_wanted and wait_s == CHECKPOINT_EVERY_S:
                     break
+
+    async def _keep_acts(self) -> None:
+        """Look now and then whether what operators decided gets into the log: who asks waits on a server."""
+        p = self._p
+        while True:
+            await asyncio.sleep(self.acts.look_in_s)
+            client = p.link.client
+            if not p.is_writer or p.is_beside:
+                self.acts.forget()
+            elif client is not None:
+                with suppress(*TROUBLE):  # a stream without a leader: what else that means is noticed elsewhere
+                    await self.acts.look(client)
 
     def _say_unwritten(self) -> None:
         """Every gate is stale while the checkpoint stands still: that must not pass in silence."""
