@@ -18,9 +18,9 @@ import msgspec
 import pytest
 
 from cli_runs import CLEAN, sickbay
-from nats_servers import NatsServer, free_port
+from nats_servers import NatsCluster, NatsServer, free_port
 from sickbay.app import Services, Transition, app, make_app, services_of
-from sickbay.bus.connect import ConnectError, connect
+from sickbay.bus.connect import BusError, ConnectError, connect
 from sickbay.config import Settings
 from sickbay.contract import document
 from sickbay.operate import publish_outcome
@@ -220,3 +220,36 @@ async def test_an_alert_whose_handler_fails_comes_again(
                 await asyncio.sleep(0.01)
         await client.close()
     assert heard[0] == heard[1] and heard[0].type == "held" and heard[0].cause_seq == 2
+
+
+@pytest.mark.timeout(120)
+async def test_services_wait_for_a_leader_of_the_cluster_and_then_say_that_there_is_none(
+    nats_cluster: NatsCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three servers are not up yet when the services start: they say what they wait for, and go on when there
+    is a leader; where none comes in time they end with a plain sentence."""
+    first, *others = nats_cluster.servers
+    for server in others:
+        server.kill9()
+    settings = Settings(nats=first.url, stream_replicas=3, history="off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("sickbay.app.CONNECT_TIMEOUT_S", 3.0)
+        with pytest.raises(BusError, match=r"its cluster had no leader.*waited 3 s"):
+            await Services(settings).start()
+
+    caplog.clear()
+    services = Services(settings)
+    starting = asyncio.create_task(services.start())
+    try:
+        while "its cluster has no leader yet" not in caplog.text:
+            assert not starting.done()
+            await asyncio.sleep(0.05)
+        for server in others:
+            server.restart()
+        await starting
+        await services.ready()
+        assert caplog.text.count("its cluster has no leader yet") == 1
+    finally:
+        starting.cancel()
+        await services.stop()

@@ -51,6 +51,7 @@ _NS = 1_000_000_000
 _REQUEST_TIMEOUT_S = 5.0
 _STREAM_NOT_FOUND, _STREAM_NAME_IN_USE = 10059, 10058
 _STORAGE_EXCEEDED = (10047, 10023, 10028)
+_NO_LEADER = (10005, 10008, 10009)  # no peers to place it on, not available at the moment, not the leader
 _NO_JETSTREAM = (10039, 10076, 10035)  # not enabled for the account, not enabled, account not enabled
 
 
@@ -65,6 +66,10 @@ class TopologyError(BusError):
         self.stream = stream
         self.code = code
         super().__init__(f"stream {stream}: {message}")
+
+
+class NoLeader(TopologyError):
+    """The servers of a cluster have not agreed on a leader, or too few of them run: it may be otherwise in a moment."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -323,11 +328,8 @@ async def _request(client: Client, api: str, body: dict[str, Any] | None, what: 
     except PermissionDenied as error:
         raise TopologyError(what, 0, str(error)) from error
     except TimeoutError:
-        raise TopologyError(
-            what,
-            0,
-            f"no answer to {api} in {_REQUEST_TIMEOUT_S:.0f} s: the cluster has no leader",
-        ) from None
+        text = f"no answer to {api} in {_REQUEST_TIMEOUT_S:.0f} s: the cluster has no leader"
+        raise NoLeader(what, 0, text) from None
     answer: dict[str, Any] = json.loads(reply.data)
     return answer
 
@@ -347,7 +349,7 @@ def _raise_error(name: str, answer: dict[str, Any], config: dict[str, Any] | Non
             f"the server has no room for {_shown(config.get('max_bytes', 0))} bytes ({text}): give the server more "
             "storage (max_file_store), or the stream a smaller limit"
         )
-    raise TopologyError(name, code, f"{text} (error {code})")
+    raise (NoLeader if code in _NO_LEADER else TopologyError)(name, code, f"{text} (error {code})")
 
 
 def _shown(value: Any) -> str:
