@@ -21,6 +21,7 @@ from nats.errors import NoRespondersError
 
 import sickbay as router_side
 from cli_runs import CLEAN, sickbay
+from projector_processes import until
 from secured_nats import SecuredNats
 from sickbay.app import Services
 from sickbay.bus.connect import ConnectError, NatsOptions, PermissionDenied, connect, request
@@ -479,3 +480,20 @@ def told(path: Path) -> str:
         return ""
     found = json.loads(done.stdout) if done.returncode == 0 else {}
     return HELD.model if found.get("holds") else ""
+
+
+async def test_status_with_a_router_s_credential_shows_warnings_and_is_denied_nothing(tmp_path: Path) -> None:
+    """The services read their stream for whoever asks: no look of a router is a violation."""
+    with SecuredNats(tmp_path) as nats:
+        async with serving(nats), acting(nats, "operator") as operator:
+            for number in range(3):
+                outcome = CallOutcome(kind="wrong_endpoint", status=404, id=f"{number:016x}-1")
+                await publish_outcome(operator.client, HELD, outcome, replica="r1")
+
+            async def shown() -> bool:
+                done = await asyncio.to_thread(sickbay, "status", environment=nats.env("router"))
+                assert done.returncode == 0, done.stderr
+                return "by a route that does not exist there" in done.stdout
+
+            await until(shown, "the warning is shown")
+        assert not [line for line in nats.log().splitlines() if "Violation" in line]

@@ -3,7 +3,8 @@
 A nats.micro service named `sickbay`: `nats micro ls|info|stats` show it, several instances share the work by
 queue group, and what is wrong with a request comes back as a service error with a code and the field's name.
 
-    sickbay.v1.status      {"provider"?, "model"?, "all"?, "limit"?, "after"?}   what is held, or all targets by pages
+    sickbay.v1.status      {"provider"?, "model"?, "all"?, "limit"?, "after"?, "warnings"?}   what is held, or all
+                           targets by pages
     sickbay.v1.decide      {"provider", "model", "replica"?}          a decision with the target's whole counters
     sickbay.v1.explain     {"provider", "model"?}                     the documents of a scope and of those around it
     sickbay.v1.trial       {"replica", "provider", "model", "leases", "token", "limit_ms"?, "action"?}   a trial's lease
@@ -41,6 +42,7 @@ from .leases import LeaseRefused, Leases, NotCurrent
 from .operate import ActRefused, publish_override, scope_of
 from .policies import PolicyMoved, set_policy, standing_policy
 from .projector.health import ProjectorHealth
+from .transitions import warnings_of
 
 _log = logging.getLogger("sickbay.rpc")
 
@@ -49,6 +51,8 @@ QUEUE_GROUP: Final = "sickbay"
 LIMIT_MAX: Final = 1_000
 REPLY_BYTES_MAX: Final = 900_000
 """NATS refuses messages over 1 MB by default; a longer answer goes on at `next`."""
+WARNINGS_MAX: Final = 100
+"""Sorts of warnings in one answer."""
 BAD_REQUEST: Final = "400"
 MOVED: Final = "409"
 NOT_STORED: Final = "503"
@@ -77,6 +81,8 @@ class StatusAsk(Ask, kw_only=True):
     """Scope key to go on after: `next` of the answer before."""
     digest: bool = False
     """Also the digest of the whole state at the answer's sequence."""
+    warnings: bool = False
+    """Also the warnings of the last 24 hours, the latest first: who asks need not have the right to read them."""
 
 
 class DecideAsk(Ask, kw_only=True):
@@ -342,7 +348,10 @@ class Rpc:
     async def _answer(self, row: Endpoint, ask: Ask | TrialAsk) -> dict[str, Any]:
         question = _QUESTIONS.get(row.ask)
         if question is not None:
-            return question(self._folds, ask)
+            answer = question(self._folds, ask)
+            if isinstance(ask, StatusAsk) and ask.warnings:
+                answer["warnings"] = (await warnings_of(self._client, None, answer["at"]))[:WARNINGS_MAX]
+            return answer
         if isinstance(ask, TrialAsk):
             return await self._trial(ask)
         if isinstance(ask, PolicyAsk):

@@ -23,7 +23,6 @@ from ..bus.connect import request
 from ..bus.entries import read_entries
 from ..bus.viewnames import MAIN, ViewNames
 from ..operate import log_now_ms
-from ..transitions import warnings_of
 from .base import (
     AsJson,
     DataFolder,
@@ -110,7 +109,8 @@ async def _watch(facts: Callable[[], Awaitable[dict[str, Any]]], *, as_json: boo
 async def status_facts(client: Client, *, everything: bool = False, names: ViewNames = MAIN) -> dict[str, Any]:
     """All pages of the services' status; where none answers, what the gates see in the bucket of this view."""
     question: dict[str, Any] = {"all": everything, "limit": 1000}
-    found = await ask(client, "sickbay.v1.status", question)
+    # A router may ask the services, and not their streams: so the warnings are asked of them as well.
+    found = await ask(client, "sickbay.v1.status", {**question, "warnings": True})
     if found is None:
         return {**await _view_facts(client, names), "warnings": []}
     while found["next"]:
@@ -120,7 +120,6 @@ async def status_facts(client: Client, *, everything: bool = False, names: ViewN
         found["scopes"] += more["scopes"]
         found["next"] = more["next"]
     found["from"] = "services"
-    found["warnings"] = await warnings_of(client, None, found["at"])
     return found
 
 
