@@ -23,7 +23,7 @@ from sickbay import Held, Target, metrics
 from sickbay.app import Services, make_app, services_of
 from sickbay.bus.connect import connect
 from sickbay.config import Settings
-from sickbay.metrics.fleet import Look, fleet_samples
+from sickbay.metrics.fleet import AT_ONCE, Look, fleet_samples
 from sickbay.metrics.table import OTHER, PROVIDERS_MAX, TARGETS_MAX
 from sickbay.operate import publish_outcome
 from sickbay.projector.intake import Batch
@@ -140,12 +140,12 @@ def _named(target: Target) -> tuple[str, str]:
 async def test_a_projector_that_still_reads_tells_nothing_of_the_fleet(nats_server: NatsServer) -> None:
     """Before it is up with the log, what it knows is a past that is over."""
     services = Services(Settings(nats=nats_server.url))
-    body, _ = metrics.exposition(services)
+    body, _ = await metrics.exposition(services)
     assert ("sickbay_nats_connected",) in samples(body.decode())
     await services.start()
     try:
         assert services.projector is not None and services.projector.health().phase == "starting"
-        found = samples(metrics.exposition(services)[0].decode())
+        found = samples((await metrics.exposition(services))[0].decode())
         assert found["sickbay_projector_phase", "starting"] == 1
         assert not [key for key in found if key[0] in ("sickbay_outcomes_total", "sickbay_held_scopes")]
     finally:
@@ -257,12 +257,34 @@ def many(hosts: int, models: int) -> Fleet:
     return fleet
 
 
+def looked(fleet: Fleet, now_ms: int) -> Look:
+    """A look at the whole state."""
+    look = Look(fleet, now_ms)
+    assert not look.go_on()
+    return look
+
+
+def test_a_look_in_slices_counts_each_target_once_while_the_fold_goes_on() -> None:
+    """No slice takes long, whatever the size of the fleet; what is dropped between two is passed over, what is new is
+    counted the next time."""
+    fleet = many(hosts=40, models=900)
+    size = fleet.store.targets
+    look, slices = Look(fleet, fleet.time_ms), 1
+    while look.go_on(0):
+        slices += 1
+        event = CallOutcome(kind="ok", id=f"{9:016x}-{slices}")
+        target = Target("new.example", f"m{slices}")
+        fleet.apply(Recorded(event, target=target, replica="r1", seq=fleet.seq + 1, time_ms=fleet.time_ms))
+    assert slices > size / (2 * AT_ONCE) and fleet.store.targets > size
+    assert look.words.total() == size
+
+
 def test_what_is_held_and_how_healthy_is_as_the_fold_says() -> None:
     """The quick look of a scrape comes to what `decide` and `health` say of each target."""
     fleet = many(hosts=40, models=900)
     for later_ms in (0, 400_000, 4_000_000):
         now_ms = fleet.time_ms + later_ms
-        look = Look(fleet, now_ms)
+        look = looked(fleet, now_ms)
         nodes = [node for node in fleet.store.nodes.values() if node.scope.model is not None]
         assert look.words == Counter(health(node, now_ms).word for node in nodes)
         held: Counter[str] = Counter()
@@ -283,7 +305,7 @@ def test_series_with_names_are_bounded_and_the_rest_is_added_up() -> None:
         event = CallOutcome(kind="model_unavailable" if n % 2 else "ok", id=f"{7:016x}-{n + 1}", status=404)
         fleet.apply(Recorded(event, target=target, replica="r1", seq=n + 1, time_ms=START_MS + n))
     found: dict[str, dict[tuple[str, ...], float]] = {}
-    for sample in fleet_samples(fleet, fleet.time_ms):
+    for sample in fleet_samples(fleet, looked(fleet, fleet.time_ms)):
         assert isinstance(sample.value, int | float)
         assert sample.labels not in found.setdefault(sample.name, {}), sample
         found[sample.name][sample.labels] = sample.value
@@ -307,7 +329,7 @@ def test_damaged_text_is_told_by_provider() -> None:
     def told(after_ms: int) -> dict[str, float | Any]:
         return {
             sample.name: sample.value
-            for sample in fleet_samples(fleet, fleet.time_ms + after_ms)
+            for sample in fleet_samples(fleet, looked(fleet, fleet.time_ms + after_ms))
             if sample.labels == (TARGET.provider,)
         }
 

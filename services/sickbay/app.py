@@ -394,7 +394,7 @@ def make_app(settings: Settings | None = None) -> AsgiFastStream:
         if not running:
             return AsgiResponse(b"not started", 503, {"Content-Type": "text/plain"})
         accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
-        body, content_type = exposition(running[0], accept)
+        body, content_type = await exposition(running[0], accept)
         return AsgiResponse(body, 200, {"Content-Type": content_type})
 
     documented(broker)

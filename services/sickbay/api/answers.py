@@ -88,10 +88,10 @@ def readyz(request: Asked) -> Response[bytes]:
     return answer(found, status=200 if found["ready"] else 503, headers={} if found["ready"] else {"Retry-After": "1"})
 
 
-@get("/metrics", opt={"roles": READ}, sync_to_thread=False)
-def metrics(request: Asked) -> Response[bytes]:
+@get("/metrics", opt={"roles": READ})
+async def metrics(request: Asked) -> Response[bytes]:
     """The metrics of this process, for Prometheus."""
-    body, content_type = request.app.state.metrics(request.headers.get("accept", ""))
+    body, content_type = await request.app.state.metrics(request.headers.get("accept", ""))
     return Response(body, media_type=content_type)
 
 

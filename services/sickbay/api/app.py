@@ -10,7 +10,7 @@ What it answers is in the OpenAPI document at /openapi.json.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeAlias
@@ -33,7 +33,7 @@ from .tokens import Tokens
 _log = logging.getLogger("sickbay.api")
 
 
-Exposition: TypeAlias = Callable[[str], tuple[bytes, str]]
+Exposition: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
 """Of an Accept header, the metrics as (body, content type)."""
 
 
@@ -58,8 +58,8 @@ class Api:
         )
         self.asgi: Final = Armor(app)
 
-    def _metrics(self, accept: str) -> tuple[bytes, str]:
-        return api_exposition(self.desk.link, self.desk.mirror, accept)
+    async def _metrics(self, accept: str) -> tuple[bytes, str]:
+        return await api_exposition(self.desk.link, self.desk.mirror, accept)
 
     async def end_streams(self) -> None:
         """End what everybody watches, and let nobody begin to. Never raises."""

@@ -1,6 +1,6 @@
 """Metrics for Prometheus: of the services (`exposition`), and of a router (`collector`).
 
-    body, content_type = exposition(services, accept)                  # GET /metrics
+    body, content_type = await exposition(services, accept)            # GET /metrics
 
     prometheus_client.REGISTRY.register(sickbay.metrics.collector(sb))  # in a router, for its own endpoint
 
@@ -10,12 +10,13 @@ prometheus-client, which is imported when it is used.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from .router import RouterSamples, link_samples, mirror_samples
 from .sample import Histogram, Sample
-from .services import build_sample, service_samples
+from .services import build_sample, look_at, service_samples
 from .table import API, ROUTER, SERVICES, Metric
 
 if TYPE_CHECKING:
@@ -31,13 +32,14 @@ if TYPE_CHECKING:
 __all__ = ["API", "ROUTER", "SERVICES", "Metric", "api_exposition", "collector", "exposition"]
 
 
-def exposition(services: Services, accept: str = "") -> tuple[bytes, str]:
+async def exposition(services: Services, accept: str = "") -> tuple[bytes, str]:
     """The services' metrics as (body, content type): OpenMetrics where the Accept header asks for it, else Prometheus
-    text. To be called in the services' event loop."""
-    return _written(SERVICES, lambda: service_samples(services), accept)
+    text. To be called in the services' event loop, in which the fold goes on meanwhile."""
+    found = list(service_samples(services, await look_at(services)))
+    return await asyncio.to_thread(_written, SERVICES, lambda: found, accept)
 
 
-def api_exposition(link: Link, mirror: View, accept: str = "") -> tuple[bytes, str]:
+async def api_exposition(link: Link, mirror: View, accept: str = "") -> tuple[bytes, str]:
     """The same of a process of the HTTP interface that is no projector: how fresh what it answers from is."""
 
     def samples() -> Iterator[Sample]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Iterator
-from heapq import heappush, heapreplace, nlargest
+from heapq import heappush, heappushpop, heapreplace, nlargest
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from sickbay_events.derived import RULES
@@ -20,9 +23,11 @@ from .table import OTHER, PROVIDERS_MAX, TARGETS_MAX
 SCOPES: Final = ("model", "credential", "host")
 """From the narrowest to the widest."""
 STATES: Final = ("held", "usable", "idle")
+AT_ONCE: Final = 32
+"""Scopes between two looks at the clock."""
 EXACT_MAX: Final = 2_000
 """Targets whose health is worked out for one scrape; of more that are not plainly healthy the word last told counts.
-The fold waits while this runs, and a writer's word is good for a second."""
+It takes ten times as long as a plain look."""
 DAY_HOURS: Final = DAY_MS // HOUR_MS
 _BADNESS: Final = {word: -place for place, word in enumerate(WORDS)}
 
@@ -58,7 +63,7 @@ _NOTHING: Final = _Says()
 
 
 class Look:
-    """What one pass over the state finds."""
+    """What one pass over the state finds, in slices, so that the fold need not wait for the whole."""
 
     def __init__(self, fleet: Fleet, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -66,6 +71,8 @@ class Look:
         self.shadow: Counter[str] = Counter()
         self.probation: Counter[tuple[str, str]] = Counter()
         self.denials: list[_Denial] = []
+        """A heap of at most `TARGETS_MAX`; of all others the latest end."""
+        self.other_ends_ms: dict[tuple[str, ...], int] = {}
         self.targets: list[_Seen] = []
         """A heap of at most `TARGETS_MAX`."""
         self.providers: dict[str, Counter[str]] = {}
@@ -75,11 +82,22 @@ class Look:
         self._wide: dict[str, _Says] = {}
         self.exact = 0
         """Targets that the quick look did not do for."""
-        for node in fleet.store.nodes.values():
-            if node.scope.model is None:
-                self._wide_scope(node)
-            else:
-                self._target(node)
+        self._left = iter(list(fleet.store.nodes.values()))
+
+    def go_on(self, for_s: float = math.inf) -> bool:
+        """Look at more scopes for about so long; whether any are left. What the fold has dropped is passed over."""
+        end_s = time.perf_counter() + for_s
+        while nodes := list(islice(self._left, AT_ONCE)):
+            for node in nodes:
+                if node.gone:
+                    continue
+                if node.scope.model is None:
+                    self._wide_scope(node)
+                else:
+                    self._target(node)
+            if time.perf_counter() >= end_s:
+                return True
+        return False
 
     def _target(self, node: Node) -> None:
         state, now_ms, host, credential = node.state, self.now_ms, node.host, node.credential
@@ -150,7 +168,13 @@ class Look:
     def _deny(self, node: Node, rule: str, end_ms: int) -> None:
         scope = node.scope
         self.held[rule, scope.name] += 1
-        self.denials.append(_Denial(SCOPES.index(scope.name), end_ms, scope.provider, scope.model or "", rule))
+        denial = _Denial(SCOPES.index(scope.name), end_ms, scope.provider, scope.model or "", rule)
+        if len(self.denials) < TARGETS_MAX:
+            heappush(self.denials, denial)
+            return
+        least = heappushpop(self.denials, denial)
+        labels = OTHER, OTHER, SCOPES[least.width], least.rule
+        self.other_ends_ms[labels] = max(self.other_ends_ms.get(labels, 0), least.end_ms)
 
     def _notices(self, node: Node) -> None:
         """Warnings of damaged text, and how much of it there was, of a host (SPEC 4.5)."""
@@ -166,11 +190,10 @@ class Look:
             self.warned[provider], self.damaged[provider] = warned, damaged
 
 
-def fleet_samples(fleet: Fleet, now_ms: int) -> Iterator[Sample]:
-    """Samples of a state at a log time."""
-    look = Look(fleet, now_ms)
-    hour = now_ms // HOUR_MS
-    yield Sample("sickbay_replicas", fleet.replicas(now_ms))
+def fleet_samples(fleet: Fleet, look: Look) -> Iterator[Sample]:
+    """Samples of a state at the log time of a look that is done."""
+    hour = look.now_ms // HOUR_MS
+    yield Sample("sickbay_replicas", fleet.replicas(look.now_ms))
     on_fallback = sum(1 for route in fleet.store.routes.values() if route.warned and route.hour == hour)
     yield Sample("sickbay_routes_on_fallback", on_fallback)
     for rule in RULES:
@@ -188,18 +211,10 @@ def fleet_samples(fleet: Fleet, now_ms: int) -> Iterator[Sample]:
 
 
 def _hold_samples(look: Look) -> Iterator[Sample]:
-    told = nlargest(TARGETS_MAX, look.denials)
-    for denial in told:
+    for denial in look.denials:
         yield Sample("sickbay_hold_remaining_seconds", (denial.end_ms - look.now_ms) / 1000, denial.labels)
-    rest: dict[tuple[str, ...], int] = {}
-    if len(look.denials) > TARGETS_MAX:
-        named = set(told)
-        for denial in look.denials:
-            if denial not in named:
-                labels: tuple[str, ...] = (OTHER, OTHER, SCOPES[denial.width], denial.rule)
-                rest[labels] = max(rest.get(labels, 0), denial.end_ms)
-    for rest_labels, end_ms in rest.items():
-        yield Sample("sickbay_hold_remaining_seconds", (end_ms - look.now_ms) / 1000, rest_labels)
+    for labels, end_ms in look.other_ends_ms.items():
+        yield Sample("sickbay_hold_remaining_seconds", (end_ms - look.now_ms) / 1000, labels)
 
 
 def _target_samples(look: Look) -> Iterator[Sample]:

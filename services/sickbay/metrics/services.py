@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, get_args
@@ -11,7 +12,7 @@ from sickbay_events.derived import RULES
 from sickbay_events.errors import PoisonReason
 from sickbay_projections import FOLD_VERSION
 
-from .fleet import fleet_samples
+from .fleet import Look, fleet_samples
 from .sample import Sample, by_label
 from .table import BUILD, OTHER
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 PHASES: Final = ("starting", "catching_up", "standby", "writing", "stopped")
 LIVE: Final = ("standby", "writing")
+SLICE_S: Final = 0.002
+"""How long the fold waits for a slice of a look."""
 REASONS: Final = (*get_args(PoisonReason), "gap")
 ANSWERS: Final = ("granted", "taken", "given_back", "refused", "silent")
 PROBE_RESULTS: Final = ("passed", "failed", "own_fault", "suspicious", "no_lease", "held", "no_allowance", "lost")
@@ -47,9 +50,20 @@ def build_sample() -> Sample:
     return Sample(BUILD.name, 1, (version("sickbay"), str(FOLD_VERSION)))
 
 
-def service_samples(services: Services) -> Iterator[Sample]:
-    """All samples as of now. What is known of the fleet is told only by a projector that is up with the log: one that
-    still reads would tell of a past that is over."""
+async def look_at(services: Services) -> Look | None:
+    """A look at all the state knows, between the chunks of the fold. None while the projector is not up with the log:
+    one that still reads would tell of a past that is over."""
+    projector = services.projector
+    if projector is None or projector.health().phase not in LIVE:
+        return None
+    look = Look(projector.fleet, projector.now_ms())
+    while look.go_on(SLICE_S):  # noqa: ASYNC110 - nothing is waited for: it lets others go on
+        await asyncio.sleep(0)
+    return look
+
+
+def service_samples(services: Services, look: Look | None) -> Iterator[Sample]:
+    """All samples as of now; what is known of the fleet as of the look."""
     yield build_sample()
     yield from by_label("sickbay_trial_leases_total", services.trials, ANSWERS)
     if services.prober is not None:
@@ -64,9 +78,9 @@ def service_samples(services: Services) -> Iterator[Sample]:
         return
     health = projector.health()
     yield from _projector_samples(projector, health)
-    if health.phase in LIVE:
+    if look is not None:
         yield from _known_samples(projector)
-        yield from fleet_samples(projector.fleet, projector.now_ms())
+        yield from fleet_samples(projector.fleet, look)
 
 
 def _projector_samples(projector: Projector, health: ProjectorHealth) -> Iterator[Sample]:
