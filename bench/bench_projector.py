@@ -32,6 +32,7 @@ from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.link import Link
 from sickbay.bus.topology import LOG, ensure
 from sickbay.bus.write import hpub, write_now
+from sickbay.cli.running import collect_seldom
 from sickbay.projector import Projector
 from sickbay_events import CallOutcome, Scope, Target, encode, outcome_subject
 
@@ -58,6 +59,7 @@ def run_projector(url: str, name: str) -> None:
         link.start()
         projector = Projector(link, name=name)
         client = await link.wait_connected()
+        collect_seldom()  # as `sickbay serve` does
 
         async def answer(message: Any) -> None:
             live = projector.is_writer and projector.keeper.live

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from rich.progress import (
     BarColumn,
@@ -20,9 +20,8 @@ from rich.progress import (
 from rich.text import Text
 
 from .base import error_console
+from .running import COLLECT_AFTER
 
-_COLLECT_AFTER: Final = 100_000
-"""New objects that can be in a cycle, for a look at the youngest."""
 Advanced: TypeAlias = Callable[..., None]
 """Called with what is done so far, and with how far that is of the total where these are counted otherwise."""
 
@@ -40,7 +39,7 @@ class _Rate(ProgressColumn):
 def _seldom_collected() -> Iterator[None]:
     """What a fold makes has no cycles: looking for them all the time costs a replay some percent, and finds nothing."""
     before = gc.get_threshold()
-    gc.set_threshold(_COLLECT_AFTER, *before[1:])
+    gc.set_threshold(COLLECT_AFTER, *before[1:])
     try:
         yield
     finally:

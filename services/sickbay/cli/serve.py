@@ -19,7 +19,7 @@ import typer
 from ..config import Settings
 from .base import DataFolder, console
 from .http import Front, answering, listening
-from .running import ended_by_signal, loop_runner, stdin_closes
+from .running import collect_seldom, ended_by_signal, loop_runner, stdin_closes
 
 if TYPE_CHECKING:
     from faststream.asgi import AsgiFastStream
@@ -123,6 +123,7 @@ async def _until(
     async with app.start_lifespan_context(), _http(app, settings, listener):
         await services_of(app).ready()
         ready.set()
+        collect_seldom()
         _say_ready(app, settings, listener)
         await ended.wait()
 
