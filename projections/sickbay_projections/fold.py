@@ -4,12 +4,12 @@ How a fold plugs in. It is a small file with one `fold(case)`. It reads its own 
 needs in a slot of `ScopeState` that stays None until needed, begins and ends holds through `holds` (`begin`, `lift`,
 `is_after`, `begins_again`, `nth`) and asks `witnesses` whose word it is. To add one:
 - its columns in `table.TABLE`, its slot in `state.ScopeState`, its numbers in `limits.Limits`;
-- its call in `Fleet._folds`, in the order in which derived events are to come;
+- its call in `outcomes.fold_all`, in the order in which derived events are to come;
 - its times in `bounds.step_back`, its cap in `bounds.cap_ms`, its slot in `overrides._empty` (what a clear empties),
   its counters in `document`;
 - what an ordinary success must do (a count in a window) in `Fleet._outcome` before the quick exit, in place, without
   a call or an allocation: windows are short lists of integers, made with the target. The slow way must leave the
-  same state behind: a state read back begins with it (`_mark`, and `calm_ms` of `health` for its word).
+  same state behind: a state read back begins with it (`outcomes.mark`, and `calm_ms` of `health` for its word).
 Host and credential are nodes like the model: `case.node.host`, `case.node.credential`; holds of theirs begin by
 `holds.begin(case, that_node, ...)` and are told with its scope. Their good answers are the newest of their
 `children`, kept per model so that an ordinary success touches one state. A provider without an alias has no
@@ -30,39 +30,31 @@ from sickbay_events.policy import Policy
 from sickbay_events.view import Decision, GateEntry
 
 from . import (
-    breaker,
     buckets,
-    credential,
-    degraded,
     entries,
     health,
     holds,
     notices,
     overrides,
-    rejections,
     snapshot,
-    throttles,
     window,
     witnesses,
 )
-from .case import Case, http_status
+from .case import Case
 from .decide import decide_entries
 from .document import document
-from .evidence import as_outcome, is_repeat, judged
+from .evidence import as_outcome, is_repeat
 from .health import Health
 from .limits import HOUR_MS, SAMPLE_BUCKETS, STEP_BACK_MS
 from .once import is_first
-from .state import NEVER, Node, Recorded, Replica, hash_of
+from .outcomes import fold_all, good_health, take_back
+from .state import Node, Recorded, Replica, hash_of
 from .store import Store
-from .table import GROUPS, REPEATABLE, TABLE
 
 ROUTES_MAX: Final = 131_072
 """Subjects whose replica and target are kept at hand."""
 SKIPPED_MAX: Final = 32
 """Distinct reasons under which passed messages are counted."""
-_TRIED: Final = ("success", "fault")
-"""Groups that are attempts to the breaker."""
-_SUCCESS: Final = (GROUPS["ok"], TABLE[GROUPS["ok"]])
 
 
 class Fleet:
@@ -266,100 +258,12 @@ class Fleet:
                 if event.request_hash is not None:
                     is_repeat(state, event, now_ms, limits)
                 if node.owes:
-                    self._take_back(node, replica, event)
+                    take_back(self._case, node, replica, event, (self.seq, now_ms))
                 if now_ms >= node.calm_ms:
-                    self._good_health(node, event)
+                    good_health(self._case, node, event, (self.seq, now_ms))
                 return node
-        self._folds(node, replica, event)
+        fold_all(self._case, node, replica, event, (self.seq, now_ms))
         return node
-
-    def _folds(self, node: Node, replica: Replica, event: CallOutcome, *, is_attempt: bool = True) -> None:
-        """Everything that is not an ordinary success of an ordinary target: fold by fold."""
-        case, state, host, credential_of = self._case, node.state, node.host, node.credential
-        assert host is not None and credential_of is not None  # a target has both
-        case.node, case.state, case.limits = node, state, node.limits
-        case.event, case.replica, case.seq, case.now_ms = event, replica.key, self.seq, self.time_ms
-        case.queued_ms, case.is_attempt = event.queued_ms or 0, is_attempt
-        case.kind = judged(event, node.limits, overlay=self.overlay)
-        case.group = group = GROUPS[case.kind]
-        case.row = TABLE[group]
-        scopes, at_host, at_wide = (node, host, credential_of), host.state, credential_of.state
-        if at_host.cleared_seq or at_wide.cleared_seq:
-            for scope in scopes:
-                overrides.catch_up(case, scope)
-        if state.holds is not None or at_host.holds is not None or at_wide.holds is not None:
-            for scope in scopes:
-                holds.expire(case, scope)
-        if group != "success":
-            state.bad_kind, state.bad_status, state.bad_ms = event.kind, http_status(event.status), case.now_ms
-            if group == "rejection":
-                state.rejections += 1
-        repeats = event.request_hash is not None and is_repeat(state, event, case.now_ms, node.limits)
-        # A bad outcome of a forced call is statistics; so is the same request over again.
-        counts = not (repeats and case.kind in REPEATABLE) and not (event.forced and group != "success")
-        if counts:
-            self._count(case, node, host, credential_of)
-        if group != "success" or event.signature is not None:
-            notices.fold(case)
-        if group != "neutral" and (state.holds is not None or at_host.holds is not None or at_wide.holds is not None):
-            for scope in scopes:
-                if scope.state.holds is not None:
-                    holds.note_evidence(case, scope)
-                    self.store.touch(scope)
-        health.fold(case, counts=counts)
-        _mark(node)
-
-    def _count(self, case: Case, node: Node, host: Node, wide: Node) -> None:
-        """Fold by fold, but for those that have nothing to do with such an outcome where nothing is remembered."""
-        state, row, group = node.state, case.row, case.group
-        standing: set[str] | tuple[str, ...] = ()
-        if state.holds is not None or host.state.holds is not None or wide.state.holds is not None:
-            standing = {rule for scope in (node, host, wide) for rule in scope.state.holds or ()}
-        if group == "rejection" or state.strikes is not None or "quarantine" in standing:
-            rejections.fold(case)
-        if (
-            group == "throttle"
-            or "throttle" in standing
-            or (row.throttle == "ends" and not (throttles.is_settled(state) and throttles.is_settled(wide.state)))
-        ):
-            throttles.fold(case)
-        if group in _TRIED or state.faults is not None or "breaker" in standing:
-            breaker.fold(case)
-        if (
-            row.sample != "none"
-            or state.bad is not None
-            or state.damage is not None
-            or host.state.damage is not None
-            or "degraded" in standing
-        ):
-            degraded.fold(case)
-        if group == "auth" or state.refusals is not None or wide.state.refusals is not None or "credential" in standing:
-            credential.fold(case)
-
-    def _take_back(self, node: Node, replica: Replica, event: CallOutcome) -> None:
-        """What an ordinary success does where something is remembered and nothing is held, as `_folds` does it."""
-        case, state, wide = self._case, node.state, node.credential
-        assert wide is not None  # a target has one
-        case.node, case.state, case.limits = node, state, node.limits
-        case.event, case.replica, case.seq, case.now_ms = event, replica.key, self.seq, self.time_ms
-        case.queued_ms, case.is_attempt, case.kind, case.group, case.row = event.queued_ms or 0, True, "ok", *_SUCCESS
-        if state.strikes is not None:
-            rejections.fold(case)
-            node.calm_ms = 0
-        if not (throttles.is_settled(state) and throttles.is_settled(wide.state)):
-            throttles.fold(case)
-        if state.faults is not None:
-            breaker.take_back(case)
-        degraded.take_back(case)
-        _mark(node)
-
-    def _good_health(self, node: Node, event: CallOutcome) -> None:
-        """What an ordinary success does to the word for its target's health, and nothing else of `_folds`."""
-        case = self._case
-        case.node, case.state, case.limits = node, node.state, node.limits
-        case.event, case.seq, case.now_ms = event, self.seq, self.time_ms
-        case.queued_ms, case.group = event.queued_ms or 0, "success"
-        health.fold(case, counts=True)
 
     def _on_route(self, node: Node, event: CallOutcome) -> None:
         """An answer to a call of a chain (SPEC 4.5, Sustained fallback)."""
@@ -396,7 +300,7 @@ class Fleet:
                 witnesses.note_good(node.state, replica.key, now_ms)
                 if is_probe:
                     witnesses.note_clean(node.state, replica.key, now_ms)
-            self._folds(node, replica, outcome, is_attempt=is_probe)
+            fold_all(self._case, node, replica, outcome, (self.seq, now_ms), is_attempt=is_probe)
         return node
 
     def _probed(self, node: Node, event: ProbeResult) -> None:
@@ -522,33 +426,3 @@ class Fleet:
         fleet = cls(Policy.from_data(found.policy), overlay=found.overlay)
         snapshot.fill(fleet, found)
         return fleet
-
-
-def _mark(node: Node) -> None:
-    """Say what the next success of a target may do: its `fence`, and whether it `owes` more than a count.
-
-    A function of the state and the policy, kept with the node: `Store.unsettle` says when it has to be found anew.
-    """
-    node.fence, node.owes = NEVER, False
-    state, host, wide = node.state, node.host, node.credential
-    if host is None or wide is None or node.limits.slow_ttft_ms:
-        return
-    at_host, at_wide = host.state, wide.state
-    if state.holds is not None or at_host.holds is not None or at_wide.holds is not None:
-        return
-    if state.refusals is not None or at_wide.refusals is not None or at_host.damage is not None:
-        return
-    fence, owes = state.cleared_seq, state.strikes is not None
-    if state.past is not None:
-        for past in state.past.values():
-            fence = max(fence, past.began_seq)
-    if not (throttles.is_settled(state) and throttles.is_settled(at_wide)):
-        owes = True
-    faults, bad, damage = state.faults, state.bad, state.damage
-    node.fence = fence
-    node.owes = (
-        owes
-        or (faults is not None and (bool(faults.run_ms) or not witnesses.is_empty(faults.witnesses)))
-        or (bad is not None and not witnesses.is_empty(bad.witnesses))
-        or (damage is not None and not witnesses.is_empty(damage.witnesses))
-    )
