@@ -235,7 +235,7 @@ async def test_services_wait_for_a_leader_of_the_cluster_and_then_say_that_there
 
     with monkeypatch.context() as patched:
         patched.setattr("sickbay.app.CONNECT_TIMEOUT_S", 3.0)
-        with pytest.raises(BusError, match=r"its cluster had no leader.*waited 3 s"):
+        with pytest.raises(BusError, match="its cluster had no leader for 3 s"):
             await Services(settings).start()
 
     caplog.clear()

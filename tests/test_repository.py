@@ -18,7 +18,6 @@ FILE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 70
 """About 300 and about 40 read well; these are where a second idea must be looked for."""
 LARGER = {
-    "fold.py": 650,  # the one hot loop: each call in it would cost every replay
     "streams": 90,  # a table of data
     "decide_entries": 90,  # asked on every request of a router
     "_outcome": 90,  # folded for every event

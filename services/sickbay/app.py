@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
@@ -34,18 +33,7 @@ from .bus.connect import BusError, NatsOptions, PermissionDenied, connect
 from .bus.embedded import EmbeddedServer, saved_url
 from .bus.jetstream import JetStreamApi
 from .bus.link import Link
-from .bus.topology import (
-    CONTROL,
-    DEAD,
-    DEAD_PREFIX,
-    LOG,
-    POLICY_SUBJECT,
-    TRANSITIONS,
-    Limits,
-    NoLeader,
-    TopologyReport,
-    ensure,
-)
+from .bus.topology import CONTROL, DEAD, DEAD_PREFIX, LOG, POLICY_SUBJECT, TRANSITIONS, TopologyReport, ensure_when_led
 from .bus.viewnames import ViewNames, view_names
 from .config import Settings
 from .contract import Doc, document, documented, schema_of, specification
@@ -72,7 +60,6 @@ LIVE: Final = ("standby", "writing")
 """Phases in which the state is whole up to the log's end, so that questions can be answered from it."""
 STOP_TIMEOUT_S: Final = 5.0
 RPC_RETRY_S: Final = 0.5
-NO_LEADER_RETRY_S: Final = 0.5
 SERVICES: Final = "services"
 ALERTS: Final = "sickbay-alerts"
 """Queue groups of this name, each a durable consumer: one service hears each event, also after all were down."""
@@ -185,7 +172,7 @@ class Services:
         self._link = link = Link(self.options)
         link.start()
         names = view_names(self.settings.beside or self.settings.view)
-        client, self.topology = await _ensured(link, limits, names)
+        client, self.topology = await ensure_when_led(link, limits, names, timeout_s=CONNECT_TIMEOUT_S)
         for line in (*self.topology.problems, *self.topology.notes):
             _log.warning("%s", line)
         if self.settings.shadow:
@@ -340,28 +327,6 @@ class Services:
             await self._link.close()
         if self._embedded is not None:
             await self._embedded.stop()
-
-
-async def _ensured(link: Link, limits: Limits, names: ViewNames) -> tuple[Client, TopologyReport]:
-    """Connect and make the streams, as soon as a cluster that begins has a leader. Raises `BusError`."""
-    end_s = time.monotonic() + CONNECT_TIMEOUT_S
-    said = False
-    while True:
-        client = await link.wait_connected(max(0.1, end_s - time.monotonic()))
-        try:
-            return client, await asyncio.wait_for(ensure(client, limits, names), max(0.1, end_s - time.monotonic()))
-        except (NoLeader, nats.errors.Error, OSError) as error:
-            if time.monotonic() + NO_LEADER_RETRY_S >= end_s:
-                text = "NATS answers, but its cluster had no leader: do most of its servers run?"
-                raise BusError(f"{text} (waited {CONNECT_TIMEOUT_S:.0f} s; {_words(error)})") from error
-            if not said:
-                _log.warning("waiting for NATS: its cluster has no leader yet (%s)", _words(error))
-            said = True
-        await asyncio.sleep(NO_LEADER_RETRY_S)
-
-
-def _words(error: Exception) -> str:
-    return str(error) or "no answer"
 
 
 def make_app(settings: Settings | None = None) -> AsgiFastStream:

@@ -6,7 +6,10 @@ changes anything that exists: what a difference means is for an operator to judg
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import time
 from typing import Any
 
 import msgspec
@@ -14,7 +17,10 @@ import nats.errors
 from nats.aio.client import Client
 
 from .connect import BusError, PermissionDenied, request
+from .link import Link
 from .viewnames import MAIN, ViewNames
+
+_log = logging.getLogger("sickbay.bus")
 
 LOG = "SICKBAY_LOG"
 CONTROL = "SICKBAY_CONTROL"
@@ -49,6 +55,7 @@ DAY_S = 86_400
 GIB = 1 << 30
 _NS = 1_000_000_000
 _REQUEST_TIMEOUT_S = 5.0
+_LEADER_RETRY_S = 0.5
 _STREAM_NOT_FOUND, _STREAM_NAME_IN_USE = 10059, 10058
 _STORAGE_EXCEEDED = (10047, 10023, 10028)
 _NO_LEADER = (10005, 10008, 10009)  # no peers to place it on, not available at the moment, not the leader
@@ -254,6 +261,30 @@ async def ensure(client: Client, limits: Limits | None = None, view: ViewNames =
     """
     await require_jetstream(client)
     return TopologyReport(tuple([await _stream(client, config, create=True) for config in streams(limits, view)]))
+
+
+async def ensure_when_led(
+    link: Link, limits: Limits | None, view: ViewNames, *, timeout_s: float
+) -> tuple[Client, TopologyReport]:
+    """As `ensure`, as soon as there is a connection and a cluster that begins has a leader; the client with it.
+
+    Raises `BusError` with what was waited for after `timeout_s`, and at once what `ensure` does.
+    """
+    end_s = time.monotonic() + timeout_s
+    said = False
+    while True:
+        client = await link.wait_connected(max(0.1, end_s - time.monotonic()))
+        try:
+            return client, await asyncio.wait_for(ensure(client, limits, view), max(0.1, end_s - time.monotonic()))
+        except (NoLeader, nats.errors.Error, OSError) as error:
+            why = str(error) or "no answer"
+            if time.monotonic() + _LEADER_RETRY_S >= end_s:
+                text = f"NATS answers, but its cluster had no leader for {timeout_s:.0f} s: do most of its servers run?"
+                raise BusError(f"{text} ({why})") from error
+            if not said:
+                _log.warning("waiting for NATS: its cluster has no leader yet (%s)", why)
+            said = True
+        await asyncio.sleep(_LEADER_RETRY_S)
 
 
 async def check(client: Client, limits: Limits | None = None, view: ViewNames = MAIN) -> TopologyReport:
