@@ -51,8 +51,9 @@ types: $(READY)  ## mypy --strict and basedpyright
 	$(BIN)/mypy
 	$(BIN)/basedpyright
 
+FLEET_SEEDS ?= 3
 fleet: $(READY)  ## what a fleet gains together against each router for itself (FLEET_SEEDS=10 for more)
-	$(BIN)/python -m pytest -q -s --show-capture=no tests/test_fleet_scenarios.py
+	FLEET_SEEDS=$(FLEET_SEEDS) $(BIN)/python -m pytest -q -s --show-capture=no tests/test_fleet_scenarios.py
 
 bench: $(READY)  ## the budget table with measured values (ARGS=--quick for a short one)
 	$(BIN)/python bench/run.py $(ARGS)

@@ -39,7 +39,9 @@ needs_nats_cli = pytest.mark.skipif(
 def sickbay(
     *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command here, with pipes for a terminal. Not from within an event loop: it makes its own."""
+    """Run the command here, with pipes for a terminal. Within an event loop by `asyncio.to_thread`, since it makes its
+    own, and one at a time, since what it replaces is the whole process's. `serve` and what else waits for signals needs
+    a process of its own."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     code: object = 0
     with (

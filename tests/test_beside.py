@@ -13,6 +13,7 @@ import pytest
 from nats.aio.client import Client
 
 import sickbay
+from cli_runs import sickbay as command
 from cli_runs import sickbay_process
 from nats_servers import NatsServer
 from past_rig import TARGETS, api, fleet_of, history, services, settled
@@ -80,7 +81,7 @@ async def test_it_writes_its_own_view_tells_nothing_and_agrees(nats_server: Nats
             assert fleet_of(beside).digest() == fleet_of(running).digest()
         assert (await last_seq(nats_client, TRANSITIONS), await last_seq(nats_client, CONTROL)) == (now, control)
         assert await last_seq(nats_client, "SICKBAY_DEAD") == dead and now > told
-        done = await asyncio.to_thread(sickbay_process, "verify", "--beside", "next", "--nats", nats_server.url)
+        done = await asyncio.to_thread(command, "verify", "--beside", "next", "--nats", nats_server.url)
         assert done.returncode == 0 and "are equal" in done.stdout, done.stdout + done.stderr
 
 
@@ -106,7 +107,7 @@ async def test_another_policy_beside_holds_by_its_own(
         set_to = tmp_path / "set.toml"
         set_to.write_text("[rejections]\nthreshold = 3\n", encoding="utf-8")
         done = await asyncio.to_thread(
-            sickbay_process,
+            command,
             "policy",
             "set",
             str(set_to),
@@ -219,7 +220,7 @@ async def test_beside_nothing_is_refused(tmp_path: Path) -> None:
         sickbay_process, "serve", "--beside", "next", "--data", str(tmp_path), "--http", "off"
     )
     assert done.returncode == 1 and "nothing to be beside" in done.stderr
-    done = await asyncio.to_thread(sickbay_process, "verify", "--view", "a.b", "--nats", "nats://127.0.0.1:1")
+    done = await asyncio.to_thread(command, "verify", "--view", "a.b", "--nats", "nats://127.0.0.1:1")
     assert done.returncode == 2 and "view 'a.b' is not accepted" in done.stderr
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from cli_runs import sickbay_process
+from cli_runs import sickbay
 from nats_servers import NatsServer
 from past_rig import TARGETS, api, fleet_of, history, services, settled
 from sickbay.bus.jetstream import JetStreamApi
@@ -33,7 +33,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def explained(url: str, *arguments: str) -> dict[str, Any]:
-    done = await asyncio.to_thread(sickbay_process, "explain", *arguments, "--nats", url, "--json")
+    done = await asyncio.to_thread(sickbay, "explain", *arguments, "--nats", url, "--json")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -107,7 +107,7 @@ async def test_why_one_replica_skips_it_and_another_does_not(nats_server: NatsSe
         assert [(fact["count"], fact["rule"]) for fact in two["refused"]] == [(12, "breaker")]
         assert [fact["reason"] for fact in two["skipped"]] == ["breaker_open"] and not one["refused"]
         done = await asyncio.to_thread(
-            sickbay_process, "explain", "host-1", "busy", "--replica", "router-2", "--nats", nats_server.url
+            sickbay, "explain", "host-1", "busy", "--replica", "router-2", "--nats", nats_server.url
         )
         assert "router-2 skips it" in done.stdout and "12 calls refused by breaker" in done.stdout
         early = await told_of_then(nats_client, target.scope, Bound(seq=6), ("router-2",))
@@ -163,7 +163,7 @@ async def test_where_the_beginning_is_gone_it_is_said_from_when_on(
     partial = await state_at(nats_client, Bound(seq=head))
     assert partial.base.begins == "trimmed" and f"whole answer can be given from sequence {whole}," in partial.base.note
     assert (await state_at(nats_client, Bound(seq=last))).fleet.digest() == live
-    done = await asyncio.to_thread(sickbay_process, "explain", "host-1", "--seq", "1", "--nats", nats_server.url)
+    done = await asyncio.to_thread(sickbay, "explain", "host-1", "--seq", "1", "--nats", nats_server.url)
     assert done.returncode == 1 and "cannot be given" in done.stderr
     await api(nats_client, f"STREAM.PURGE.{SNAPSHOTS_STREAM}")
     bare = await state_at(nats_client, Bound(seq=last))
@@ -202,11 +202,7 @@ async def test_a_place_beyond_the_end_or_of_no_form_is_refused(nats_server: Nats
             (("--at", "soon"), 2, "accepted is"),
             (("--at", "now", "--seq", "1"), 2, "one of the two"),
         ):
-            done = await asyncio.to_thread(
-                sickbay_process, "explain", "host-1", "m", *arguments, "--nats", nats_server.url
-            )
+            done = await asyncio.to_thread(sickbay, "explain", "host-1", "m", *arguments, "--nats", nats_server.url)
             assert (done.returncode, says in done.stderr) == (code, True), (arguments, done.stderr)
-        done = await asyncio.to_thread(
-            sickbay_process, "explain", "host-1", "--replica", "r", "--nats", nats_server.url
-        )
+        done = await asyncio.to_thread(sickbay, "explain", "host-1", "--replica", "r", "--nats", nats_server.url)
         assert done.returncode == 2 and "--replica" in done.stderr

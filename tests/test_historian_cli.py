@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cli_runs import Serve, serve_fixture, sickbay, sickbay_process  # noqa: F401 - a fixture
+from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture
 from histories import START_MS
 from history_rig import built, subject_of
 from sickbay.bus.filelock import FileLock
@@ -162,7 +162,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def told(folder: str) -> bool:
-    done = sickbay_process("history", TARGET.provider, "--json", SICKBAY_DATA=folder)
+    done = sickbay("history", TARGET.provider, "--json", environment={"SICKBAY_DATA": folder})
     return done.returncode == 0 and len(json.loads(done.stdout)["holds"]) == 1
 
 
@@ -175,7 +175,7 @@ def test_serve_keeps_the_history_and_history_reads_it_meanwhile_and_afterwards(
     assert f"{folder}/history.db" in served.said
     for replica in ("r1", "r2"):
         report = ["report", TARGET.provider, TARGET.model, "--kind", "model_unavailable", "--replica", replica]
-        assert sickbay_process(*report, SICKBAY_DATA=folder).returncode == 0
+        assert sickbay(*report, environment={"SICKBAY_DATA": folder}).returncode == 0
     until(lambda: told(folder), "the hold is in the history")
     lock = FileLock(tmp_path / "data" / "history.db.lock")
     assert not lock.take(), "the historian writes"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from cli_runs import sickbay_process
+from cli_runs import Done, sickbay
 from known_log import START_MS, STEP_MS, KnownLog
 from nats_servers import NatsServer
 from past_rig import TARGETS, api, fleet_of, history, services, settled
@@ -32,7 +32,7 @@ from sickbay_projections import Fleet
 
 
 def replayed(*arguments: str, code: int = 0) -> dict[str, Any]:
-    done = sickbay_process("replay", *arguments, "--json")
+    done = sickbay("replay", *arguments, "--json")
     assert done.returncode == code, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -131,7 +131,7 @@ def test_questions_are_answered_from_the_state_as_it_was(known: tuple[KnownLog, 
     assert [answer["reason"] for answer in answers] == ["quarantined", "ok", "quarantined", "quarantined"]
     assert [answer["retry_in_s"] for answer in answers] == [599.0, 0.0, 600.0, 510.0]
     assert answers[2]["scope"] == scope and answers[2]["seq"] == began_seq == answers[2]["began_seq"]
-    shown = sickbay_process("replay", str(file), "--asks", str(asks)).stdout
+    shown = sickbay("replay", str(file), "--asks", str(asks)).stdout
     assert shown.count("no, quarantined") == 3 and "yes, ok" in shown
     for line, says in (
         ('{"at":"soon","provider":"a","model":"b"}', "line 1: time 'soon'"),
@@ -140,7 +140,7 @@ def test_questions_are_answered_from_the_state_as_it_was(known: tuple[KnownLog, 
         ("nonsense", "line 1: JSON is malformed"),
     ):
         asks.write_text(line, encoding="utf-8")
-        done = sickbay_process("replay", str(file), "--asks", str(asks))
+        done = sickbay("replay", str(file), "--asks", str(asks))
         assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
 
 
@@ -151,9 +151,9 @@ def test_what_was_held_at_a_place(known: tuple[KnownLog, Path]) -> None:
     found = replayed(str(file), "--at", at)
     held = {scope["provider"] for scope in found["scopes"] if scope["holds"]}
     assert "sick-0.example#team" in held and found["at"] == at
-    shown = sickbay_process("replay", str(file), "--at", at).stdout
+    shown = sickbay("replay", str(file), "--at", at).stdout
     assert "held at 2026-" in shown and "quarantined" in shown
-    done = sickbay_process("replay", str(file), "--at", "1", "--to", "2")
+    done = sickbay("replay", str(file), "--at", "1", "--to", "2")
     assert done.returncode == 2 and "one of the two" in done.stderr
 
 
@@ -162,10 +162,10 @@ def test_odd_files(known: tuple[KnownLog, Path], tmp_path: Path) -> None:
     _, file = known
     lines = file.read_bytes().splitlines(keepends=True)[:300]
 
-    def run(content: bytes, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(content: bytes, *arguments: str) -> Done:
         path = tmp_path / "odd.jsonl"
         path.write_bytes(content)
-        return sickbay_process("replay", str(path), *arguments)
+        return sickbay("replay", str(path), *arguments)
 
     empty = run(b"", "--json")
     assert json.loads(empty.stdout)["events"] == 0 and "has no events" in empty.stderr and empty.returncode == 0
@@ -184,23 +184,23 @@ def test_odd_files(known: tuple[KnownLog, Path], tmp_path: Path) -> None:
     ):
         done = run(content)
         assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr, done.stderr
-    gone = sickbay_process("replay", str(tmp_path / "nothing.jsonl"))
+    gone = sickbay("replay", str(tmp_path / "nothing.jsonl"))
     assert gone.returncode == 1 and "nothing.jsonl" in gone.stderr
 
 
 def test_a_pipe_is_a_source(known: tuple[KnownLog, Path]) -> None:
-    """`-` reads standard input."""
+    """`-` reads standard input; run as a user does, with nothing said beside the answer."""
     _, file = known
     command = [sys.executable, "-m", "sickbay", "replay", "-", "--json"]
     with file.open("rb") as stdin:
         done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["digest"] == replay(LogFile(file)).fleet.digest()
+    assert json.loads(done.stdout)["digest"] == replay(LogFile(file)).fleet.digest() and done.stderr == ""
 
 
 def test_a_bar_stands_on_a_terminal_only(known: tuple[KnownLog, Path]) -> None:
     """With stderr on a terminal there is a rate and the time left; in a pipe nothing of it."""
     _, file = known
-    assert sickbay_process("replay", str(file)).stderr == ""
+    assert sickbay("replay", str(file)).stderr == ""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "sickbay", "replay", str(file)],
@@ -254,9 +254,8 @@ async def test_the_live_log_and_its_export_give_the_same(
         live = fleet_of(running).digest()
     file = tmp_path / "log.jsonl.gz"
     await export_log(nats_client, file)
-    by_file, by_live = await asyncio.gather(
-        asyncio.to_thread(replayed, str(file)), asyncio.to_thread(replayed, "live", "--nats", nats_server.url)
-    )
+    by_file = await asyncio.to_thread(replayed, str(file))
+    by_live = await asyncio.to_thread(replayed, "live", "--nats", nats_server.url)
     assert by_live["digest"] == by_file["digest"] == live and by_live["begins"] == "beginning"
     for name in ("holds", "transitions", "poison", "gaps", "events", "counts"):
         assert by_live[name] == by_file[name], name
@@ -267,7 +266,7 @@ async def test_the_live_log_and_its_export_give_the_same(
 async def test_odd_live_logs(nats_server: NatsServer, nats_client: Client) -> None:
     """Empty, one event, without its head, with the snapshots gone too: an answer and what it lacks, no traceback."""
     url = ("--nats", nats_server.url)
-    done = await asyncio.to_thread(sickbay_process, "replay", "live", *url)
+    done = await asyncio.to_thread(sickbay, "replay", "live", *url)
     assert done.returncode == 1 and LOG in done.stderr and "Traceback" not in done.stderr, "there is no log"
     async with services(nats_server.url) as running:
         empty = await asyncio.to_thread(replayed, "live", *url)
@@ -283,7 +282,7 @@ async def test_odd_live_logs(nats_server: NatsServer, nats_client: Client) -> No
     assert part["first_seq"] == 30 and part["seq"] == last and part["begins"] == "trimmed"
     assert "the log begins at sequence 30" in part["notes"][0]
     await api(nats_client, f"STREAM.PURGE.{LOG}")
-    none = await asyncio.to_thread(sickbay_process, "replay", "live", *url)
+    none = await asyncio.to_thread(sickbay, "replay", "live", *url)
     assert none.returncode == 1 and "the log has lost all its events" in none.stderr
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from cli_runs import sickbay_process
+from cli_runs import sickbay
 from nats_servers import NatsServer
 from past_rig import TARGETS, api, fleet_of, history, services, settled
 from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, LOG, SNAPSHOTS_STREAM, TARGET_PREFIX, ensure
@@ -99,7 +99,7 @@ async def test_entries_and_documents_that_differ_are_listed_with_both_values(
     document = json.loads((await bucket.get(f"target.{target.key}")).value or b"")
     document["outcomes"] = 7
     await js.publish(TARGET_PREFIX + target.key, json.dumps(document).encode())
-    done = await asyncio.to_thread(sickbay_process, "verify", "--nats", nats_server.url, "--json")
+    done = await asyncio.to_thread(sickbay, "verify", "--nats", nats_server.url, "--json")
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
     by_key = {one["key"]: one for one in found["differences"]}
