@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from histories import history
@@ -9,13 +11,14 @@ from known_log import KnownLog
 from sickbay_events.codec import decode_outcomes
 from sickbay_projections import Fleet
 from sickbay_projections import fold as fold_module
+from sickbay_projections import outcomes as outcomes_module
 
 
 def both(monkeypatch: pytest.MonkeyPatch, fill: object) -> tuple[Fleet, Fleet]:
     """The same events with and without the shortcut."""
     quick = fill(Fleet())  # type: ignore[operator]
     with monkeypatch.context() as patched:
-        patched.setattr(fold_module, "_mark", lambda _: None)
+        patched.setattr(outcomes_module, "mark", lambda _: None)
         slow = fill(Fleet())  # type: ignore[operator]
     return quick, slow
 
@@ -40,13 +43,12 @@ def test_a_busy_log(monkeypatch: pytest.MonkeyPatch) -> None:
     subjects = [message[2] for message in messages]
     events = decode_outcomes([message[3] for message in messages])
     gone_through: list[int] = []
-    through = Fleet._folds
 
-    def counted(self: Fleet, *arguments: object, **options: object) -> None:
+    def counted(*arguments: Any, **options: Any) -> None:
         gone_through[-1] += 1
-        through(self, *arguments, **options)  # type: ignore[arg-type]
+        outcomes_module.fold_all(*arguments, **options)
 
-    monkeypatch.setattr(Fleet, "_folds", counted)
+    monkeypatch.setattr(fold_module, "fold_all", counted)
 
     def fill(fleet: Fleet) -> Fleet:
         gone_through.append(0)

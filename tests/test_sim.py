@@ -52,13 +52,13 @@ def test_many_histories_in_which_something_never_happened_do_not_pass(monkeypatc
         sites=Counter(f"function_{n}:await" for n in range(16)),
         broken=[],
     )
-    named = {
+    named: dict[str, dict[str, Any]] = {
         "lost acknowledgements": {"faults": Counter(set(FAULTS_WANTED) - {"lost acknowledgements"})},
         "holds by breaker": {"holds": Counter(set(RULES) - {"breaker"})},
         "more than 100 leases": {"grants": 100},
         "projectors killed in more than 15 functions": {"sites": Counter({"function:await": 1_000})},
     }
-    cases = [(all_of_it, []), (Sum(histories=MANY - 1, broken=[]), [])]
+    cases: list[tuple[Sum, list[str]]] = [(all_of_it, []), (Sum(histories=MANY - 1, broken=[]), [])]
     cases += [(msgspec.structs.replace(all_of_it, **without), [what]) for what, without in named.items()]
     monkeypatch.setattr(sys, "argv", ["sim.run", "1:150"])
     for found, missing in cases:
