@@ -103,7 +103,7 @@ class Resorts:
         self._asked.pop(chain, None)
         for target in silent:
             if target not in self._answered:
-                _warn(chain, "never_answered", f"{target.provider} / {target.model} never answered anybody")
+                _warn(chain, "never_answered", f"no answer of {target.provider} / {target.model} is known")
 
     async def _has_answered(self, target: Target) -> bool:
         client = self._link.client if self._link is not None else None

@@ -145,6 +145,8 @@ def _is_quiet(event: Event | Poison) -> bool:
 def _counted(event: CallOutcome, document: dict[str, Any]) -> list[str]:
     """What a bad outcome came to count as, in words; nothing where no rule counted it."""
     group = KINDS[event.kind].group
+    if event.trial:
+        return [f"a trial of {', '.join(lease.rule for lease in event.trial)} that did not pass"]
     if group == "fault" and (run := document.get("fault_run")):
         return [f"fault {run} in a row"]
     if group == "degraded" and (bad := document.get("bad")):

@@ -94,9 +94,14 @@ def read_tokens(path: Path, environ: Mapping[str, str] | None = None) -> tuple[T
         # A token that stands where its digest belongs is not said.
         raise TokensRefused(where.rstrip("`") or "(file)", f"{FORM} ({what})") from None
     found = tuple(_token(f"token[{at}]", row, environ) for at, row in enumerate(rows))
-    for what, values in (("name", [one.name for one in found]), ("token", [one.digest for one in found])):
-        if len(set(values)) < len(values):
-            raise TokensRefused("token", f"each {what} once")
+    names, digests = set[str](), set[bytes]()
+    for at, one in enumerate(found):
+        if one.name in names:
+            raise TokensRefused(f"token[{at}].name {one.name!r} of {path}", "each name once: take the older one out")
+        if one.digest in digests:
+            raise TokensRefused(f"token[{at}] {one.name!r} of {path}", "each token once")
+        names.add(one.name)
+        digests.add(one.digest)
     return found
 
 
