@@ -20,12 +20,16 @@ REFERENCE: Final = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 class FileRefused(ValueError):
     """A value of a file that is not accepted.
 
-    Attributes: `key` (dotted; `(file)` for text that is no TOML), `value`, `accepted` (the accepted form in words).
+    Attributes: `key` (dotted; `(file)` for text that is no TOML), `value`, `accepted` (the accepted form in words). Of
+    a table and a list the text says only what it is: any key below may have a secret in clear.
     """
 
     def __init__(self, key: str, value: object, accepted: str) -> None:
         self.key, self.value, self.accepted = key, value, accepted
-        super().__init__(f"{key}: {value!r} is not accepted; accepted is {accepted}")
+        shown = repr(value)
+        if value and isinstance(value, dict | list):
+            shown = "a table" if isinstance(value, dict) else "a list"
+        super().__init__(f"{key}: {shown} is not accepted; accepted is {accepted}")
 
 
 def read_table(text: str, name: str, kind: type[_T], refused: type[FileRefused], also: str) -> _T:
@@ -36,7 +40,7 @@ def read_table(text: str, name: str, kind: type[_T], refused: type[FileRefused],
         raise refused("(file)", str(error), "TOML") from error
     for key in data:
         if key != name:
-            raise refused(key, data[key], f"[{name}] and {also}, nothing else")
+            raise refused(key, _shown(data[key]), f"[{name}] and {also}, nothing else")
     return converted(data.get(name, {}), kind, name, refused)
 
 
@@ -67,4 +71,9 @@ def _at(data: Any, where: str) -> object:
             data = data[name] if name else data[int(index)]
         except (KeyError, IndexError, TypeError):
             return None
-    return MARK if isinstance(data, str) and looks_secret(data) else data
+    return _shown(data)
+
+
+def _shown(value: object) -> object:
+    """Text that may be a secret, as the address of a chat room is one, is not shown."""
+    return MARK if isinstance(value, str) and ("://" in value or looks_secret(value)) else value
