@@ -10,20 +10,26 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 
 from alert_receiver import CLOSE, HANG, SECRET, Receiver
 from cli_runs import CLEAN
 from nats_servers import NatsServer, free_port
+from sickbay.alerts.relay import ACK_WAIT_S, Alerting, Relay
+from sickbay.alerts.settings import read_alerts
 from sickbay.bus.connect import connect
-from sickbay.bus.topology import TRANSITIONS
+from sickbay.bus.topology import HELD_PREFIX, TRANSITIONS, Limits, ensure
+from sickbay.bus.viewnames import MAIN
 from sickbay.operate import publish_outcome
 from sickbay_events import CallOutcome, Target
+from view_writer import until
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +136,7 @@ async def test_a_host_with_many_holds_is_one_message_to_each_receiver_and_one_th
     hook, room, dead = receivers(), receivers(), receivers()
     dead.always = HANG
     mine = 'providers = ["many.example"]\n'
-    text = "[alerts]\nwindow_s = 3\n" + webhook("many", hook, mine) + webhook("dead", dead, mine + "limit_s = 0.5")
+    text = "[alerts]\nwindow_s = 2\n" + webhook("many", hook, mine) + webhook("dead", dead, mine + "limit_s = 0.5")
     text += f'[[alerts.receiver]]\nname = "room"\nkind = "slack"\nurl = "env:HOOK"\n{mine}'
     served = telling(text, HOOK=f"{room.url}/services/T0/SECRETPATH")
     await hold(nats, "elsewhere.example")
@@ -156,83 +162,137 @@ async def test_a_host_with_many_holds_is_one_message_to_each_receiver_and_one_th
     assert hook.got.empty() and room.got.empty(), "each was told once, and of its own provider only"
 
 
+@asynccontextmanager
+async def relaying(
+    nats: NatsServer, text: str, *, is_active: Callable[[], bool] = lambda: True
+) -> AsyncIterator[tuple[Relay, Client]]:
+    """The one receiver of a file as `sickbay serve` tells it, in this process, with its connection."""
+    settings, ways = read_alerts(text, {"KEY": SECRET})
+    client = await connect(nats.url)
+    await ensure(client, Limits(), MAIN)
+    alerting = Alerting(settings, ways, client=lambda: client, is_active=is_active)
+    await alerting.prepare(client)
+    task = asyncio.create_task(alerting.run())
+    try:
+        yield alerting.relays[0], client
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await client.close()
+
+
+async def conclude(client: Client, name: str, provider: str) -> None:
+    """Put a hold among the transitions, as a projector does."""
+    fact = {"id": name, "type": "held", "provider": provider, "time_ms": 1_800_000_000_000, "rule": "breaker"}
+    await client.request(f"{HELD_PREFIX}x.{name}", json.dumps(fact).encode(), timeout=5)
+
+
 async def test_a_receiver_that_fails_is_tried_again_until_it_takes_the_message(
-    nats: NatsServer, telling: Callable[..., Telling], receivers: Callable[[], Receiver]
+    nats: NatsServer,
+    receivers: Callable[[], Receiver],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """500, a cut connection and 429 with Retry-After: the same message, by the same id, until 200; then it is told no
-    more, and the log says when it began to fail and when that was over."""
+    more, and the log says when it began to fail and when that was over. Its place on NATS is made anew where somebody
+    deletes it, and dropped after a week without it, so that nobody is told a year of holds."""
+    monkeypatch.setattr("sickbay.alerts.relay.RETRY_S", 0.02)
+    caplog.set_level("INFO")
     hook = receivers()
     hook.answers.extend((500, CLOSE, 429))
     hook.headers = {"retry-after": "1"}
-    served = telling(
-        "[alerts]\nwindow_s = 0\n" + webhook("again", hook, 'types = ["held"]\nproviders = ["again.example"]')
-    )
-    client = await connect(nats.url)
-    stream = client.jetstream()
-    made = (await stream.consumer_info(TRANSITIONS, "sickbay-alerts-to-again")).created
-    await stream.delete_consumer(TRANSITIONS, "sickbay-alerts-to-again")
-    async with asyncio.timeout(20):  # somebody's mistake: it is made anew
-        while True:
-            with contextlib.suppress(NotFoundError):
-                if (await stream.consumer_info(TRANSITIONS, "sickbay-alerts-to-again")).created != made:
-                    break
-            await asyncio.sleep(0.05)
-    await client.close()
-    await hold(nats, "again.example")
-    tries = [hook.next() for _ in range(4)]
-    assert [one.answer for one in tries] == [500, CLOSE, 429, 200]
-    assert len({one.headers["webhook-id"] for one in tries}) == 1 and len({one.body for one in tries}) == 1
-    facts = served.until("again", ok=True, delivered=1)
-    assert facts["failures"] == 3 and facts["waiting"] == 0
-    log = served.end()
-    assert log.count("alerts do not arrive at again") == 1 and "alerts arrive at again again" in log
+    text = "[alerts]\nwindow_s = 0\n" + webhook("again", hook, 'types = ["held"]\nproviders = ["again.example"]')
+    async with relaying(nats, text) as (relay, client):
+        stream = client.jetstream()
+        made = (await stream.consumer_info(TRANSITIONS, "sickbay-alerts-to-again")).created
+        await stream.delete_consumer(TRANSITIONS, "sickbay-alerts-to-again")
+        async with asyncio.timeout(20):
+            while True:
+                with contextlib.suppress(NotFoundError):
+                    if (await stream.consumer_info(TRANSITIONS, "sickbay-alerts-to-again")).created != made:
+                        break
+                await asyncio.sleep(0.02)
+        began_s = time.monotonic()
+        await conclude(client, "again-1", "again.example")
+        tries = [await asyncio.to_thread(hook.next) for _ in range(4)]
+        assert [one.answer for one in tries] == [500, CLOSE, 429, 200] and time.monotonic() - began_s >= 1
+        assert len({one.headers["webhook-id"] for one in tries}) == 1 and len({one.body for one in tries}) == 1
+        await until(lambda: relay.facts()["ok"] and relay.facts()["waiting"] == 0)
+        assert (relay.delivered, relay.failures) == (1, 3)
+        place = await stream.consumer_info(TRANSITIONS, "sickbay-alerts-to-again")
+        assert place.num_ack_pending == 0 and place.config.inactive_threshold == 7 * 86_400
+    assert caplog.text.count("alerts do not arrive at again") == 1 and "alerts arrive at again again" in caplog.text
+    assert hook.got.empty()
 
 
 async def test_what_is_given_up_is_told_as_a_count(
-    nats: NatsServer, telling: Callable[..., Telling], receivers: Callable[[], Receiver]
+    nats: NatsServer, receivers: Callable[[], Receiver], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A message that is refused for good is said by log and health; the next one says how many were lost."""
     hook = receivers()
     hook.answers.append(400)
-    served = telling(
-        "[alerts]\nwindow_s = 0\n" + webhook("lost", hook, 'types = ["held"]\nproviders = ["lost.example"]')
-    )
-    await hold(nats, "lost.example", 1)
-    assert hook.next().answer == 400
-    served.until("lost", not_delivered=1)
-    await hold(nats, "lost.example#team", 1)
-    told = hook.taken().data
-    assert told["not_delivered"] == 1 and told["count"] == 1
-    assert "1 alerts for lost are given up" in served.end()
+    text = "[alerts]\nwindow_s = 0\n" + webhook("lost", hook, 'types = ["held"]\nproviders = ["lost.example"]')
+    async with relaying(nats, text) as (relay, client):
+        await conclude(client, "lost-1", "lost.example")
+        await until(lambda: relay.facts()["not_delivered"] == 1)
+        await conclude(client, "lost-2", "lost.example")
+        told = (await asyncio.to_thread(hook.taken)).data
+        assert told["not_delivered"] == 1 and told["count"] == 1
+        await until(lambda: relay.facts()["waiting"] == 0)
+    assert "1 alerts for lost are given up" in caplog.text
 
 
-async def test_kill_9_loses_no_alert_and_repeats_none_that_was_acknowledged(
+async def test_what_a_receiver_refuses_is_told_by_the_next_writer_alone(
+    nats: NatsServer, receivers: Callable[[], Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who writes no more stops trying and hands the message back, so that the one that took over tells it at once and
+    nobody hears it twice."""
+    monkeypatch.setattr("sickbay.alerts.relay.RETRY_S", 0.02)
+    hook = receivers()
+    hook.always = 503
+    text = "[alerts]\nwindow_s = 0\n" + webhook("next", hook, 'types = ["held"]\nproviders = ["next.example"]')
+    writer = 1
+    async with (
+        relaying(nats, text, is_active=lambda: writer == 1) as (first, client),
+        relaying(nats, text, is_active=lambda: writer == 2) as (second, _),
+    ):
+        await conclude(client, "next-1", "next.example")
+        await until(lambda: first.failures > 1)
+        writer, hook.always = 2, 200
+        began_s = time.monotonic()
+        await until(lambda: second.delivered == 1)
+        assert time.monotonic() - began_s < ACK_WAIT_S - 1, "handed back, not waited for"
+        facts = first.facts()
+        assert facts["ok"] and facts["waiting"] == 0 and not first.delivered
+        while not hook.got.empty():
+            last = hook.got.get()
+        assert last.answer == 200 and sum(one.delivered for one in (first, second)) == 1
+
+
+async def test_of_two_services_the_writer_tells_and_kill_9_loses_and_repeats_nothing(
     nats: NatsServer, telling: Callable[..., Telling], receivers: Callable[[], Receiver]
 ) -> None:
-    """What was told stays told; what the dead process was still trying to tell, and what came while nobody ran, is
-    told by its successor."""
+    """Of two services with the same file one tells, so that a host's holds are one message; when it is killed the other
+    tells what the dead one was still trying to tell and what came since, and nothing that was told."""
     hook = receivers()
-    text = "[alerts]\nwindow_s = 0\n" + webhook(
-        "killed", hook, 'types = ["held"]\nproviders = ["a.kill", "b.kill", "c.kill"]'
-    )
-    first = telling(text)
-    await hold(nats, "a.kill")
-    assert hook.taken().data["host"] == "a.kill"
-    first.until("killed", waiting=0)
+    mine = 'types = ["held"]\nproviders = ["a.kill", "b.kill", "c.kill"]'
+    text = "[alerts]\nwindow_s = 1\n" + webhook("pair", hook, mine)
+    writer, standby = telling(text), telling(text)
+    await hold(nats, "a.kill", 8)
+    assert hook.taken().data["count"] == 8
+    writer.until("pair", waiting=0)
     hook.always = 503
     await hold(nats, "b.kill")
     assert hook.next().data["host"] == "b.kill"
-    first.end(signal.SIGKILL)
+    writer.end(signal.SIGKILL)
     while not hook.got.empty():
         hook.got.get()
-    await hold(nats, "c.kill")  # outcomes while no service runs
     hook.always = 200
-    second = telling(text)
-    hosts = {hook.taken(30).data["host"]}
-    assert hosts == {"c.kill"}, "nobody waits for what the dead process had"
-    assert hook.taken(90).data["host"] == "b.kill"
-    second.until("killed", waiting=0)
-    second.end()
+    await hold(nats, "c.kill", 8)  # outcomes while nobody writes
+    told = [hook.taken(30).data for _ in range(2)]
+    assert {one["host"]: one["count"] for one in told} == {"b.kill": 1, "c.kill": 8}
+    standby.until("pair", waiting=0)
+    standby.end()
     assert hook.got.empty(), "a.kill was acknowledged"
 
 
@@ -250,30 +310,3 @@ async def test_a_stop_in_order_hands_back_what_is_not_told(
     second = telling("[alerts]\nwindow_s = 0\n" + more)
     assert hook.taken().data["host"] == "handed.example" and time.monotonic() - began < 20
     second.end()
-
-
-async def test_only_the_writer_tells(
-    nats: NatsServer, telling: Callable[..., Telling], receivers: Callable[[], Receiver]
-) -> None:
-    """Of two services with the same file one tells, so that a host's holds are one message; when it is killed the other
-    goes on."""
-    hook = receivers()
-    text = "[alerts]\nwindow_s = 2\n" + webhook("pair", hook, 'types = ["held"]\nproviders = ["pair.one", "pair.two"]')
-    both = [telling(text), telling(text)]
-    await hold(nats, "pair.one", 8)
-    assert hook.next().data["count"] == 8
-    both[0].until("pair", waiting=0)
-    both[0].end(signal.SIGKILL)
-    await hold(nats, "pair.two", 8)
-    assert hook.next(30).data["count"] == 8 and hook.got.empty()
-
-
-async def test_the_consumer_forgets_a_receiver_that_is_gone(nats: NatsServer) -> None:
-    """Each receiver's place on NATS is dropped after a week without it, so that one that comes back after a year is not
-    told a year of holds."""
-    client = await connect(nats.url)
-    found = await client.jetstream().consumers_info(TRANSITIONS)
-    await client.close()
-    mine = [one for one in found if one.name.startswith("sickbay-alerts-to-")]
-    assert mine and all(one.config.inactive_threshold == 7 * 86_400 for one in mine)
-    assert all(one.num_ack_pending == 0 for one in mine if one.name != "sickbay-alerts-to-dead")

@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
+
 from .settings import Alerts, host_of
 
 Fact: TypeAlias = Mapping[str, Any]
@@ -19,6 +21,17 @@ WAITING_MAX: Final = 5_000
 """Alerts that wait for their message; from there on no window is waited for."""
 SEEN_MAX: Final = 20_000
 """Alerts that are known to be dealt with."""
+
+
+def read_fact(data: bytes) -> dict[str, Any] | None:
+    """A transition as it stands in the log of transitions; None for what was put there by hand and is none."""
+    try:
+        fact = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    wanted = {"id": str, "type": str, "provider": str, "time_ms": int}
+    is_one = isinstance(fact, dict) and all(isinstance(fact.get(name), kind) for name, kind in wanted.items())
+    return fact if is_one else None
 
 
 class Waiting(NamedTuple):
@@ -111,6 +124,11 @@ class Grouping:
             self._seen[name] = None
         while len(self._seen) > SEEN_MAX:
             self._seen.popitem(last=False)
+        return [one.handle for one in out.values()]
+
+    def back(self) -> list[str]:
+        """The message under way is another process's to tell: what hands it back."""
+        out, self._out = self._out, {}
         return [one.handle for one in out.values()]
 
     def drop(self) -> list[str]:

@@ -18,33 +18,33 @@ from contextlib import suppress
 from typing import Any, Final
 
 import httpx
-import msgspec
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from sickbay_events.redact import redact
-
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import HELD_PREFIX, RELEASED_PREFIX, TRANSITIONS, WARNING_PREFIX
-from .grouping import WAITING_MAX, Batch, Grouping
+from .grouping import WAITING_MAX, Batch, Grouping, read_fact
 from .message import Message, message_of
-from .send import Failed, http_client, send
+from .send import Failed, http_client, send, shown
 from .settings import Alerts, Receiver, Way, is_wanted
 
 _log = logging.getLogger("sickbay.alerts")
 
 CONSUMER: Final = "sickbay-alerts-to-"
 """+ receiver's name: its durable consumer."""
-ACK_WAIT_S: Final = 15
-RENEW_S: Final = 5.0
-"""How often what waits has its time renewed: well within `ACK_WAIT_S`."""
+ACK_WAIT_S: Final = 6
+"""How long after a kill another process gets what the killed one had."""
+RENEW_S: Final = 2.0
+"""How often what waits has its time renewed: well within `ACK_WAIT_S`. What comes again all the same is known."""
 IDLE_S: Final = 7 * 86_400
 """A consumer that nobody asked for so long is dropped: what a receiver missed in longer it is not told."""
 FETCH: Final = 500
 FETCH_S: Final = 1.0
+_BACK: Final = b'-NAK {"delay": %d}' % round(1.5 * FETCH_S * 1e9)
+"""Handed back for when this process's own last request for messages is over, which would get it else."""
 _ENDED: Final = ("404", "408")
 """What a server says when there are no more messages, or the request's time is over."""
 LOOK_S: Final = 0.5
@@ -54,17 +54,6 @@ RETRY_MAX_S: Final = 60.0
 REQUEST_S: Final = 5.0
 SUBJECTS: Final = {"held": HELD_PREFIX, "released": RELEASED_PREFIX, "warning": WARNING_PREFIX}
 _NATS_ERRORS: Final = (BusError, nats.errors.Error, nats.js.errors.Error, OSError)  # a time-out is an OSError
-
-
-def read_fact(data: bytes) -> dict[str, Any] | None:
-    """A transition as it stands in the log of transitions; None for what was put there by hand and is none."""
-    try:
-        fact = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    wanted = {"id": str, "type": str, "provider": str, "time_ms": int}
-    is_one = isinstance(fact, dict) and all(isinstance(fact.get(name), kind) for name, kind in wanted.items())
-    return fact if is_one else None
 
 
 class _Pull:
@@ -214,7 +203,9 @@ class Relay:
     async def _take(self, heard: Msg) -> None:
         fact = read_fact(heard.data)
         wanted = fact if fact is not None and is_wanted(self.receiver, fact) else None
-        if wanted is not None and self._grouping.add(wanted, heard.reply, time.monotonic()):
+        if wanted is not None and not self._is_active():
+            await self._answer([heard.reply], _BACK)
+        elif wanted is not None and self._grouping.add(wanted, heard.reply, time.monotonic()):
             self._changed.set()
         else:
             await self._answer([heard.reply], b"+ACK")
@@ -237,10 +228,13 @@ class Relay:
                     await asyncio.wait_for(self._changed.wait(), None if next_s is None else max(0.01, next_s - now_s))
                 continue
             delivered = await self._deliver(http, batch)
-            await self._answer(self._grouping.done(delivered=delivered), b"+ACK")
+            if delivered is None:
+                await self._answer(self._grouping.back(), _BACK)
+            else:
+                await self._answer(self._grouping.done(delivered=delivered), b"+ACK")
 
-    async def _deliver(self, http: httpx.AsyncClient, batch: Batch) -> bool:
-        """Send one message, again and again until it is taken or given up. True if it was taken."""
+    async def _deliver(self, http: httpx.AsyncClient, batch: Batch) -> bool | None:
+        """Send one message, again and again until it is taken (True), given up (False), or another one's to tell."""
         message, name = message_of(batch, self._settings.named), self.receiver.name
         began_s, wait_s = time.monotonic(), RETRY_S
         while True:
@@ -262,6 +256,9 @@ class Relay:
                 return False
             pause_s = min(wait_s * random.uniform(0.8, 1.2), left_s)
             await asyncio.sleep(max(pause_s, failed.retry_after_s or 0))
+            if not self._is_active():
+                self._failing_since_s, self.last_error = None, ""
+                return None
             wait_s = min(2 * wait_s, RETRY_MAX_S)
 
     async def _attempt(self, http: httpx.AsyncClient, message: Message) -> Failed | None:
@@ -270,7 +267,7 @@ class Relay:
         except Failed as failed:
             return failed
         except Exception as error:  # noqa: BLE001 - one receiver's fault, whatever it is, stops nobody
-            return Failed(f"{type(error).__name__}: {redact(str(error), 120).replace(self._way.url or ' ', '')}")
+            return Failed(f"{type(error).__name__}: {shown(str(error), self._way)}")
         return None
 
 

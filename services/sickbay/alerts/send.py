@@ -16,12 +16,13 @@ from contextlib import suppress
 from email.utils import formatdate
 from hashlib import sha256
 from typing import Final
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
 from sickbay_events.classify.retry_after import retry_after
-from sickbay_events.redact import redact
+from sickbay_events.redact import MARK, redact
 
 from .message import Message, slack_body
 from .settings import Receiver, Way
@@ -29,6 +30,8 @@ from .settings import Receiver, Way
 ANSWER_BYTES_MAX: Final = 1_000
 """What is read of a receiver's answer, or of a command's complaints."""
 SAID_MAX: Final = 120
+PATH_CHARS_MIN: Final = 8
+"""A shorter path is no secret."""
 FINAL: Final = frozenset((400, 405, 411, 413, 414, 415, 422))
 """Answers that will not be others for the same message."""
 KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
@@ -87,13 +90,20 @@ async def _post(http: httpx.AsyncClient, way: Way, body: bytes, headers: dict[st
                 if len(answer) >= ANSWER_BYTES_MAX:
                     break
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        said = str(error).replace(way.url, way.where)
-        raise Failed(f"{type(error).__name__}: {redact(said, SAID_MAX)}") from None
-    said = f"HTTP {reply.status_code} {redact(bytes(answer[:ANSWER_BYTES_MAX]), SAID_MAX)}".rstrip()
+        raise Failed(f"{type(error).__name__}: {shown(str(error), way)}") from None
+    told = f"HTTP {reply.status_code} {shown(answer[:ANSWER_BYTES_MAX].decode(errors='replace'), way)}".rstrip()
     if reply.is_success:
-        return said
+        return told
     named = {"retry-after": reply.headers.get("retry-after", ""), "date": reply.headers.get("date") or formatdate()}
-    raise Failed(said, retry_after(named, None, "")[0], final=reply.status_code in FINAL)
+    raise Failed(told, retry_after(named, None, "")[0], final=reply.status_code in FINAL)
+
+
+def shown(text: str, way: Way) -> str:
+    """The beginning of what was answered, without secrets. Many servers repeat the path that they do not know."""
+    parts = urlsplit(way.url)
+    for secret in (way.url, f"{parts.path}?{parts.query}", parts.path):
+        text = text.replace(secret, MARK) if len(secret) >= PATH_CHARS_MIN else text
+    return redact(text, SAID_MAX)
 
 
 async def _run(receiver: Receiver, body: bytes) -> str:
@@ -123,6 +133,8 @@ async def _run(receiver: Receiver, body: bytes) -> str:
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(process.wait()), END_S)
+        # What left the group keeps its end of the pipe as long as it likes; ours is closed.
+        process._transport.close()  # type: ignore[attr-defined]
     if code:
         raise Failed(f"ended with code {code} {redact(bytes(said), SAID_MAX)}".rstrip())
     return "ended with code 0"
