@@ -9,9 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -336,6 +338,31 @@ async def test_files_are_as_closed_as_what_is_in_them(
     await client.close()
     assert [one.level for one in found] == [level]
     assert level == "ok" or (str(path) in found[0].found and found[0].do.startswith("chmod"))
+
+
+def test_whatever_listens_where_http_should_be_ends_no_examination(nats_server: NatsServer) -> None:
+    """What speaks no HTTP and what answers strange things are said, without any proxy, and all checks after it run."""
+
+    class Strange(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"history": "yes", "alerts": 5}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    environment = {"http_proxy": "http://127.0.0.1:1", "SICKBAY_HTTP": nats_server.url.removeprefix("nats://")}
+    found = examined("--nats", nats_server.url, environment=environment)
+    assert (found["HTTP"]["level"], found["services"]["level"]) == ("note", "bad")
+    with HTTPServer(("127.0.0.1", 0), Strange) as strange:
+        threading.Thread(target=strange.serve_forever, kwargs={"poll_interval": 0.02}).start()
+        try:
+            environment["SICKBAY_HTTP"] = f"127.0.0.1:{strange.server_port}"
+            found = examined("--nats", nats_server.url, environment=environment)
+        finally:
+            strange.shutdown()
+    assert found["HTTP"]["level"] == "warn" and "could not be looked at" in found["HTTP"]["found"]
 
 
 def test_a_log_that_holds_less_than_a_day_is_counted_in_hours() -> None:

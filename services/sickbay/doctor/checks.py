@@ -76,6 +76,9 @@ async def _run(check: Check, patient: Patient, denied: Sequence[PermissionDenied
     except (BusError, nats.errors.Error, OSError) as error:
         hint = _hint(denied) if denied else "see the message; the checks after it still ran"
         return [Finding(what=check.what, level="warn", found=str(error) or type(error).__name__, do=hint)]
+    except Exception as error:  # noqa: BLE001 - a strange answer ends one check, not those after it
+        said = f"could not be looked at ({type(error).__name__}: {error})"
+        return [Finding(what=check.what, level="warn", found=said, do="the checks after it still ran")]
 
 
 def _hint(denied: Sequence[PermissionDenied]) -> str:
