@@ -393,6 +393,7 @@ async def test_a_blind_page_says_so_at_once(house: House, visit: Visit) -> None:
     finally:
         os.kill(nats, signal.SIGCONT)
     await expect(word).to_contain_text("live")
+    await expect(banner).to_be_hidden()  # all of it was read by now, whatever was asked while NATS stood still
     house.signal(signal.SIGSTOP)
     try:
         await expect(banner).to_contain_text("Connection lost. What stands here is as of")
