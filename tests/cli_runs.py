@@ -75,13 +75,13 @@ def sickbay_process(*arguments: str, stdin: bytes = b"", **environment: str) -> 
 class Serve:
     """`sickbay serve` as a process of its own."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, **environment: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "sickbay", "serve", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**CLEAN, "SICKBAY_HTTP": "127.0.0.1:0"},
+            env={**CLEAN, "SICKBAY_HTTP": "127.0.0.1:0", **environment},
         )
         self.said = ""
 
@@ -115,8 +115,8 @@ def serve_fixture() -> Iterator[Callable[..., Serve]]:
     """Starts services; all are ended after the test, whatever came of it."""
     made: list[Serve] = []
 
-    def start(*arguments: str) -> Serve:
-        made.append(Serve(*arguments))
+    def start(*arguments: str, **environment: str) -> Serve:
+        made.append(Serve(*arguments, **environment))
         return made[-1]
 
     yield start

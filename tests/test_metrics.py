@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -58,7 +58,7 @@ async def served(url: str) -> AsyncIterator[tuple[Services, httpx.AsyncClient]]:
     app = make_app(Settings(nats=url, replica="box"))
     async with (
         app.start_lifespan_context(),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://box") as client,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
     ):
         await services_of(app).ready()
         yield services_of(app), client
@@ -82,6 +82,29 @@ async def told(client: httpx.AsyncClient, key: tuple[str, ...], value: float) ->
 
 def router_samples(registry: CollectorRegistry) -> Found:
     return samples(generate_latest(registry).decode())
+
+
+async def test_who_is_elsewhere_is_told_nothing_where_no_token_can_be_checked(
+    nats_server: NatsServer,
+) -> None:
+    """Under `faststream run` and `--beside` this machine alone is told names of models, by a name of its own; all are
+    where the operator says so, as by the HTTP interface."""
+    cases: tuple[tuple[Literal["", "read"], tuple[int, ...]], ...] = (
+        ("", (200, 200, 403, 403)),
+        ("read", (200, 200, 200, 200)),
+    )
+    for anonymous, wanted in cases:
+        app = make_app(Settings(nats=nats_server.url, replica="box", http_anonymous=anonymous))
+        found = []
+        async with app.start_lifespan_context():
+            for peer, host in (
+                ("127.0.0.1", "localhost:8480"), ("::1", "[::1]:8480"), ("127.0.0.1", "evil.example"),
+                ("192.0.2.7", "localhost"),
+            ):  # fmt: skip
+                transport = httpx.ASGITransport(app, client=(peer, 1))
+                async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
+                    found.append((await client.get("/metrics")).status_code)
+        assert tuple(found) == wanted
 
 
 async def test_the_services_tell_what_they_know_and_after_a_restart_nothing_else(nats_server: NatsServer) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -20,7 +22,7 @@ import yaml
 
 import sickbay
 import sickbay.sync
-from cli_runs import Serve, serve_fixture
+from cli_runs import CLEAN, Serve, serve_fixture
 from nats_servers import NatsServer, free_port
 from sickbay import Target, metrics
 from sickbay_events import CallOutcome
@@ -40,7 +42,8 @@ class Prometheus:
         config: dict[str, Any] = yaml.safe_load((here / "prometheus.yml").read_text(encoding="utf-8"))
         config["global"] = dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), "250ms")
         for job in config["scrape_configs"]:
-            job.pop("authorization", None)  # who reads on the same machine needs no token
+            if "authorization" in job:
+                job["authorization"]["credentials_file"] = str(folder / "token")
             if "static_configs" in job:
                 job["static_configs"] = [{"targets": [served]}] if job["job_name"] == "sickbay" else []
         (here / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
@@ -105,17 +108,23 @@ def test_prometheus_scrapes_and_answers_every_panel(
     prometheus: Callable[[Path, str, str], Prometheus],
     tmp_path: Path,
 ) -> None:
-    """Services and a router are up for it, what happens is in its answers, and no query of the dashboard is refused."""
-    served = serve("--nats", nats_server.url).ready()
+    """Services, by the token made as the page says, and a router are up for it, what happens is in its answers, and no
+    query of the dashboard is refused."""
+    (made,) = re.findall(r"```sh\n(umask.*?)```", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.DOTALL)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(["sh", "-ec", made], cwd=tmp_path, env={**CLEAN, "PATH": path}, check=True)
+    address, port = f"127.0.0.1:{free_port()}", free_port()
+    found = prometheus(tmp_path, address, f"127.0.0.1:{port}")  # first: it takes 5 s until it looks for its targets
+    serve(
+        "--nats", nats_server.url, SICKBAY_HTTP=address, SICKBAY_HTTP_ANONYMOUS="none",
+        SICKBAY_HTTP_TOKENS=str(tmp_path / "tokens.toml"),
+    ).ready()  # fmt: skip
     registry = prometheus_client.CollectorRegistry()
     with sickbay.sync.connect(nats_server.url, "r1") as sb:
         registry.register(metrics.collector(sb))
-        port = free_port()
         http, thread = prometheus_client.start_http_server(port, addr="127.0.0.1", registry=registry)
         try:
             assert sb.ready(20)
-            address = served.health_url.removeprefix("http://").removesuffix("/healthz")
-            found = prometheus(tmp_path, address, f"127.0.0.1:{port}")
             found.until('count(up{job=~"sickbay|sickbay-router"} == 1)', 2)
             found.until("max(sickbay_projector_writer)", 1)
             for _ in range(2):
