@@ -81,6 +81,11 @@ class Telling:
             found = json.loads(reply.read())["alerts"]
         return next(one for one in found if one["name"] == name)
 
+    def metrics(self) -> list[str]:
+        """What /metrics says, by lines."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as reply:
+            return reply.read().decode().splitlines()  # type: ignore[no-any-return]
+
     def until(self, name: str, **wanted: Any) -> dict[str, Any]:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
@@ -149,6 +154,9 @@ async def test_a_host_with_many_holds_is_one_message_to_each_receiver_and_one_th
     facts = served.until("dead", ok=False)
     assert facts["waiting"] == 30 and "no answer in 0.5 s" in facts["last_error"] and not facts["not_delivered"]
     assert served.until("many", waiting=0)["told"] == 30
+    found = served.metrics()
+    assert 'sickbay_alert_receiver_failing{receiver="dead"} 1.0' in found
+    assert 'sickbay_alerts_told_total{receiver="many"} 30.0' in found
     client = await connect(nats.url)
     for junk in (b"no json", b"[]", b'{"type":"held","id":1}', b'{"type":"held","id":"x","provider":"many.example"}'):
         await client.publish("sickbay.held.by-hand", junk)

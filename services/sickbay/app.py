@@ -38,9 +38,9 @@ from .bus.viewnames import ViewNames, view_names
 from .config import Settings
 from .contract import Doc, document, documented, schema_of, specification
 from .doctor.checks import losses
-from .doctor.finding import Patient, is_loopback
+from .doctor.finding import Patient
 from .historian.child import HistorianChild
-from .metrics import exposition
+from .metrics import exposition, refused
 from .probes import Probe, Probes, read_probes
 from .projector import Projector
 from .projector.control import in_shadow, seed_policy
@@ -61,7 +61,6 @@ LIVE: Final = ("standby", "writing")
 STOP_TIMEOUT_S: Final = 5.0
 RPC_RETRY_S: Final = 0.5
 SERVICES: Final = "services"
-FOREIGN: Final = b"no token can be checked here, so only this machine is answered, unless SICKBAY_HTTP_ANONYMOUS=read"
 ALERTS: Final = "sickbay-alerts"
 """Queue groups of this name, each a durable consumer: one service hears each event, also after all were down."""
 
@@ -357,10 +356,8 @@ def make_app(settings: Settings | None = None) -> AsgiFastStream:
     @get(include_in_schema=False)
     async def metrics(scope: Any) -> AsgiResponse:
         """The metrics of this process, for Prometheus."""
-        if not running:
-            return AsgiResponse(b"not started", 503, {"Content-Type": "text/plain"})
-        if running[0].settings.http_anonymous != "read" and not _is_near(scope):
-            return AsgiResponse(FOREIGN, 403, {"Content-Type": "text/plain"})
+        if why := refused(scope, running[0].settings) if running else b"not started":
+            return AsgiResponse(why, 403 if running else 503, {"Content-Type": "text/plain"})
         accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
         body, content_type = await exposition(running[0], accept)
         return AsgiResponse(body, 200, {"Content-Type": content_type})
@@ -383,13 +380,6 @@ def make_app(settings: Settings | None = None) -> AsgiFastStream:
     )
     made.context.set_global(SERVICES, running)
     return made
-
-
-def _is_near(scope: Any) -> bool:
-    """Whether this machine asks, by a name of its own: any web page can have its name resolve to 127.0.0.1."""
-    host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-    peer, *_ = scope.get("client") or ("",)
-    return is_loopback(peer) and is_loopback(host.rpartition(":")[0] or host)
 
 
 def services_of(app: AsgiFastStream) -> Services:

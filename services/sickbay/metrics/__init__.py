@@ -11,8 +11,8 @@ prometheus-client, which is imported when it is used.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from .router import RouterSamples, link_samples, mirror_samples
 from .sample import Histogram, Sample
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from ..app import Services
     from ..bus.link import Link
     from ..client import Sickbay
+    from ..config import Settings
     from ..sync import SyncSickbay
     from ..view import View
 
-__all__ = ["API", "ROUTER", "SERVICES", "Metric", "api_exposition", "collector", "exposition"]
+__all__ = ["API", "ROUTER", "SERVICES", "Metric", "api_exposition", "collector", "exposition", "refused"]
 
 
 async def exposition(services: Services, accept: str = "") -> tuple[bytes, str]:
@@ -37,6 +38,18 @@ async def exposition(services: Services, accept: str = "") -> tuple[bytes, str]:
     text. To be called in the services' event loop, in which the fold goes on meanwhile."""
     found = list(service_samples(services, await look_at(services)))
     return await asyncio.to_thread(_written, SERVICES, lambda: found, accept)
+
+
+def refused(scope: Mapping[str, Any], settings: Settings) -> bytes:
+    """Why a request is not answered where no token can be checked, empty where it is: this machine may ask, by a name
+    of its own, since any web page can have its name resolve to 127.0.0.1."""
+    from ..doctor.finding import is_loopback  # a router has no use for it
+
+    host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+    peer, *_ = scope.get("client") or ("",)
+    if settings.http_anonymous == "read" or (is_loopback(peer) and is_loopback(host.rpartition(":")[0] or host)):
+        return b""
+    return b"no token can be checked here, so only this machine is answered, unless SICKBAY_HTTP_ANONYMOUS=read"
 
 
 async def api_exposition(link: Link, mirror: View, accept: str = "") -> tuple[bytes, str]:

@@ -68,6 +68,11 @@ def service_samples(services: Services, look: Look | None) -> Iterator[Sample]:
     yield from by_label("sickbay_trial_leases_total", services.trials, ANSWERS)
     if services.prober is not None:
         yield from by_label("sickbay_probes_total", services.prober.counts, PROBE_RESULTS, OTHER)
+    for relay in services.alerting.relays if services.alerting is not None else ():
+        name = (relay.receiver.name,)
+        yield Sample("sickbay_alert_receiver_failing", int(not relay.facts()["ok"]), name)
+        yield Sample("sickbay_alerts_told_total", relay.told, name)
+        yield Sample("sickbay_alerts_given_up_total", relay.not_delivered, name)
     if services.historian is not None:
         facts = services.historian.facts()
         yield Sample("sickbay_history_running", int(facts["running"]))

@@ -105,6 +105,14 @@ SERVICES: Final = (
         ("provider",),
     ),
     Metric("sickbay_mangled_outputs", "gauge", "Damaged answers of a provider in the last 24 h.", ("provider",)),
+    Metric(
+        "sickbay_alert_receiver_failing",
+        "gauge",
+        "1 for a receiver of alerts that did not take the last message.",
+        ("receiver",),
+    ),
+    Metric("sickbay_alerts_told_total", "counter", "Alerts that a receiver took.", ("receiver",)),
+    Metric("sickbay_alerts_given_up_total", "counter", "Alerts that a receiver never took.", ("receiver",)),
     Metric("sickbay_history_running", "gauge", "1 while the historian beside this process runs."),
     Metric("sickbay_history_restarts_total", "counter", "How often it was started again."),
 )
