@@ -31,7 +31,7 @@ from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG, TRANSITIONS, Limits, ensure
 from sickbay.bus.viewnames import MAIN, view_names
 from sickbay.config import Settings
-from sickbay.doctor import servers, services
+from sickbay.doctor import servers
 from sickbay.doctor.finding import Finding, Patient
 from sickbay.doctor.machine import files
 from sickbay.doctor.servers import clock_findings, copies
@@ -388,35 +388,6 @@ def test_whatever_listens_where_http_should_be_ends_no_examination(nats_server: 
         finally:
             strange.shutdown()
     assert found["HTTP"]["level"] == "warn" and "could not be looked at" in found["HTTP"]["found"]
-
-
-def test_services_of_another_log_are_not_examined(
-    nats_server: NatsServer, nats_server_factory: Callable[..., NatsServer]
-) -> None:
-    """Where the usual address belongs to another installation, doctor says so and nothing of that one's health."""
-    served, other = (Serve("--nats", nats.url).ready() for nats in (nats_server, nats_server_factory()))
-    try:
-        found = {}
-        for one in (served, other):
-            environment = {"SICKBAY_HTTP": one.health_url.removeprefix("http://").removesuffix("/healthz")}
-            found[one] = examined("--nats", nats_server.url, environment=environment)["HTTP"]
-    finally:
-        assert [one.end()[0] for one in (served, other)] == [0, 0]
-    assert found[served]["level"] == "ok", found[served]
-    assert found[other]["level"] == "note" and "serves another log: it is not examined" in found[other]["found"]
-    assert "SICKBAY_HTTP" in found[other]["do"]
-
-
-@pytest.mark.parametrize(("http", "says"), [("", "does not say which log"), ("127.0.0.1:9", None)])
-async def test_who_tells_no_log_is_examined_where_he_was_named(
-    nats_server: NatsServer, http: str, says: str | None
-) -> None:
-    """`sickbay api` tells of no log: at the usual address it may be anybody's, at one that was given it is meant."""
-    client = await connect(nats_server.url)
-    settings = Settings(nats=nats_server.url, **({"http": http} if http else {}))
-    found = await services._is_other(Patient(client, settings, MAIN), {"ok": True, "connected": True})
-    await client.close()
-    assert (found is None) if says is None else (found is not None and says in found)
 
 
 def test_a_log_that_holds_less_than_a_day_is_counted_in_hours() -> None:

@@ -17,8 +17,6 @@ from sickbay_events.view import CHECKPOINT_KEY
 
 from ..bus.connect import BusError
 from ..bus.entries import read_entry
-from ..bus.topology import LOG
-from ..config import Settings
 from ..when import seconds
 from .finding import REQUEST_S, Finding, Patient, is_loopback
 
@@ -125,10 +123,6 @@ async def over_http(patient: Patient) -> list[Finding]:
     if health is None:
         do = "a service with HTTP on this machine? SICKBAY_HTTP says where; nothing is wrong if it runs elsewhere"
         return [Finding(what="HTTP", level="note", found=f"nothing answers at {host}:{port}", do=do)]
-    if (other := await _is_other(patient, health)) is not None:
-        do = "SICKBAY_HTTP says where the services of this log answer HTTP, or off"
-        said = f"{host}:{port} {other}: it is not examined"
-        return [Finding(what="HTTP", level="note", found=said, do=do)]
     findings = [Finding(what="HTTP", level="ok", found=f"{host}:{port} answers {status}")]
     if not is_loopback(host):
         status, _ = await asyncio.to_thread(_get, f"{base}/v1/status")
@@ -137,18 +131,6 @@ async def over_http(patient: Patient) -> list[Finding]:
             said = f"whoever reaches {host}:{port} reads every name and hold without a token"
             findings.append(Finding(what="HTTP", level="warn", found=said, do=do))
     return [*findings, *_history(health.get("history")), *_alerts(health.get("alerts"))]
-
-
-async def _is_other(patient: Patient, health: dict[str, Any]) -> str | None:
-    """Why what answers HTTP is not of the log looked at; None where it is, or where somebody named its address.
-
-    Whoever names no address gets the usual one of this machine, where another installation's services may answer.
-    """
-    projector = health.get("projector")
-    created = projector.get("log_created") if isinstance(projector, dict) else None
-    if created:
-        return None if created == (await patient.stream(LOG))["created"] else "serves another log"
-    return "does not say which log it serves" if patient.settings.http == Settings().http else None
 
 
 def _history(facts: Any) -> list[Finding]:
