@@ -197,12 +197,6 @@ def test_an_act_that_makes_no_sense_is_refused_by_its_field(house: House, change
     assert found.status_code == 422 and found.json()["field"] == field, found.text
 
 
-def test_an_act_without_an_end_is_told_both_fields_that_end_it(house: House) -> None:
-    """Who gave neither `for_s` nor `until` learns of both."""
-    found = house.http.post("/v1/hold", json={**ACT, "for_s": None}, headers=by("ana")).json()
-    assert "for_s" in found["accepted"] and "until" in found["accepted"], found
-
-
 def test_an_act_is_signed_by_its_token_and_undone(house: House) -> None:
     """A hold denies until it is cleared; the log says who did it, whatever the body says."""
     house.held("signed")

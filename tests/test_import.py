@@ -250,9 +250,6 @@ def test_the_command_writes_the_file_and_the_rejects_and_overwrites_neither(tmp_
         (("jsonl", "x.log", "-o", "o", "--set", "model"), 2, "NAME=VALUE"),
         (("jsonl", "x.log", "-o", "o"), 1, "x.log"),
         (("sickbay", str(CASES / "app.log"), "-o", "o"), 1, "line 1"),
-        (("csv", str(CASES / "calls.csv"), "-o", "o"), 2, "--map: nothing was given; accepted is at=COLUMN"),
-        (("csv", str(CASES / "calls.csv"), "-o", "o"), 2, "columns are finished, who, llm, http, seconds, answer\n"),
-        (("csv", str(CASES / "calls.csv"), "-o", "o", "--map", "at=wehn"), 2, "'at=wehn' is not accepted"),
     ],
 )
 def test_a_mistake_is_named_with_what_is_accepted(
@@ -474,11 +471,7 @@ ANYTHING = st.recursive(
 def test_no_content_of_a_file_is_more_than_a_reject(rows: list[Any], form: str, tmp_path: Path) -> None:
     source = tmp_path / "rows"
     source.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
-    try:
-        done = import_file(form, source, None, read_setup([]))
-    except ActRefused as refused:
-        assert form == "csv" and refused.field == "--map", "only a header says at once that no row has a time"
-        return
+    done = import_file(form, source, None, read_setup([]))
     assert done.rows == done.events + sum(done.passed.values()) + sum(done.rejected.values())
 
 
@@ -487,10 +480,7 @@ def test_no_content_of_a_file_is_more_than_a_reject(rows: list[Any], form: str, 
 def test_no_bytes_break_an_import(data: bytes, form: str, tmp_path: Path) -> None:
     source = tmp_path / "rows"
     source.write_bytes(data.replace(b"\x1f\x8b", b"").replace(b"\x28\xb5\x2f\xfd", b""))
-    # A header without a time is refused at once, by a test of its own; here rows are read.
-    constants = ["at=2026-11-30T12:00:00Z"] if form == "csv" else []
-    setup = read_setup([], constants=constants, template=NGINX if form == "nginx" else None)
-    done = import_file(form, source, None, setup)
+    done = import_file(form, source, None, read_setup([], template=NGINX if form == "nginx" else None))
     assert done.rows == done.events + sum(done.passed.values()) + sum(done.rejected.values())
 
 

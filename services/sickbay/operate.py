@@ -46,8 +46,7 @@ class ActRefused(ValueError):
 
     def __init__(self, field: str, value: object, accepted: str) -> None:
         self.field, self.value, self.accepted = field, value, accepted
-        said = "nothing was given" if value is None else f"{value!r} is not accepted"
-        super().__init__(f"{field}: {said}; accepted is {accepted}")
+        super().__init__(f"{field}: {value!r} is not accepted; accepted is {accepted}")
 
 
 class NotStored(BusError):
@@ -127,7 +126,7 @@ def make_override(
 
 def _end(until: object, for_s: object, now_ms: int) -> str:
     if (until is None) == (for_s is None):
-        raise ActRefused("until", until, "exactly one of for_s (seconds) and until (RFC 3339): it has to end")
+        raise ActRefused("until", until, "either until or a duration: it must end, and only once")
     if for_s is not None:
         if isinstance(for_s, bool) or not isinstance(for_s, int | float) or not 0 < for_s <= UNTIL_MAX_S:
             raise ActRefused("for_s", for_s, "seconds above 0 and up to 2,592,000 (30 days)")

@@ -38,7 +38,6 @@ WAIT_MAX_S = 2.0
 WAIT_SHARE = 0.01  # wait one hundredth of the outage so far: 0.05 s after 5 s, 0.6 s after a minute
 
 _SCHEMES = ("nats", "tls", "ws", "wss")
-_UNKNOWN_AUTHORITY = re.compile(r"CERTIFICATE_VERIFY_FAILED.*(self.signed|local issuer|unknown ca)", re.IGNORECASE)
 _PERMISSION = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]*)\"", re.IGNORECASE)
 
 
@@ -58,8 +57,6 @@ class ConnectError(BusError, ConnectionError):
         self.reasons = reasons
         self.waited_s = waited_s
         why = "; ".join(reasons) or "no answer"
-        if _UNKNOWN_AUTHORITY.search(why):
-            why += " (SICKBAY_TLS_CA, or tls_ca, names the PEM file of the server's authority)"
         super().__init__(f"no NATS server could be reached at {', '.join(servers)} in {waited_s:.1f} s: {why}")
 
 

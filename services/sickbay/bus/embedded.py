@@ -89,26 +89,6 @@ def saved_url(folder: Path) -> str | None:
         return None
 
 
-def require_free(folder: Path) -> None:
-    """Raise `StoreInUse` where another Sickbay works on the folder, `EmbeddedError` where it is no folder.
-
-    Only `EmbeddedServer.start` takes the folder; this is for who would do something else before, and fail by that.
-    """
-    _require_folder(folder)
-    if not (folder / "owner.lock").exists():
-        return
-    lock = FileLock(folder / "owner.lock")
-    if not lock.take():
-        raise StoreInUse(folder, lock.pid(), "another Sickbay")
-    lock.release()
-
-
-def _require_folder(folder: Path) -> None:
-    for path in (folder, *folder.parents):
-        if path.exists() and not path.is_dir():
-            raise EmbeddedError(f"{path} is a file; the data folder (--data, SICKBAY_DATA) has to be a folder")
-
-
 class EmbeddedServer:
     """A nats-server with JetStream in `folder` (made if missing, mode 0700).
 
@@ -151,7 +131,6 @@ class EmbeddedServer:
         end of its log). What a killed owner left behind, lock or running server, is cleared away.
         """
         binary = nats_server_binary()
-        _require_folder(self.folder)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self._owner_lock.take():
             raise StoreInUse(self.folder, self._owner_lock.pid(), "another Sickbay")

@@ -178,9 +178,8 @@ def _override(
     scope = scope_of(provider_name(provider), model)
     for_s = None if length is None else read_duration_s(length)
     if action != "clear" and (for_s is None) == (until is None):
-        given = None if until is None else f"--for {length} --until {until}"
-        accepted = f"one of the two, --for 30m or --until 2026-11-30T18:00:00Z: {action} has to end, and once"
-        raise ActRefused("--for, --until", given, accepted)
+        given = "both" if length else "neither"
+        raise ActRefused("--for, --until", given, f"one of the two, such as --for 30m: a {action} has to end")
 
     async def work() -> tuple[Ack, Force]:
         async with connected(nats, data) as client:

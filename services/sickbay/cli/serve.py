@@ -92,15 +92,11 @@ def serve(
 async def _serve(settings: Settings, *, until_stdin_closes: bool) -> None:
     ready, ended = asyncio.Event(), ended_by_signal()  # before the imports below, which take a moment
     from ..app import make_app
-    from ..bus.embedded import require_free
 
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
     )
     watch = asyncio.create_task(stdin_closes(ended)) if until_stdin_closes else None
-    if not settings.nats and not settings.beside:
-        # A second one on the same folder wants the same HTTP address too; what it is to be told is the folder.
-        require_free(settings.data_folder.absolute())
     listener = listening(settings)
     work = asyncio.create_task(_until(make_app(settings), settings, listener, ready, ended))
     over = asyncio.create_task(ended.wait())

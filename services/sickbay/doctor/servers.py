@@ -87,31 +87,13 @@ def encryption(patient: Patient) -> list[Finding]:
 
 
 async def copies(patient: Patient) -> list[Finding]:
-    """In a cluster, whether the death of one server takes the log along, and which server has no part in it now."""
+    """In a cluster, whether the death of one server takes the log along."""
     info = await patient.stream(LOG)
     count = int(info["config"].get("num_replicas", 1))
-    if not info.get("cluster", {}).get("name"):
+    if not info.get("cluster", {}).get("name") or count > 1:
         return []
-    if count > 1:
-        behind: dict[str, list[str]] = {}
-        for stream in (LOG, CONTROL, TRANSITIONS, patient.names.stream):
-            for said in behind_in((await patient.stream(stream))["cluster"]):
-                behind.setdefault(said, []).append(stream)
-        do = "start it, or `nats server report jetstream`; upgrade no server, and stop none, until it is back"
-        return [
-            Finding(what="copies", level="warn", found=f"{said}: {', '.join(streams)}", do=do)
-            for said, streams in behind.items()
-        ]
     do = f"`nats stream edit {LOG} --replicas 3`, so each SICKBAY stream; SICKBAY_STREAM_REPLICAS=3 for new ones"
     return [Finding(what="copies", level="warn", found="the cluster keeps the log on one server only", do=do)]
-
-
-def behind_in(cluster: dict[str, Any]) -> list[str]:
-    """Servers of a stream's `cluster`, as STREAM.INFO has it, that are away or have not all of it."""
-    found = ["no server leads"] if not cluster.get("leader") else []
-    # A leader that is new says of a dead one only that it is not current.
-    away = [one for one in cluster.get("replicas") or () if one.get("offline") or not one.get("current")]
-    return found + [f"server {one.get('name')} is away or has not caught up" for one in away]
 
 
 async def disk_sync(patient: Patient) -> list[Finding]:
@@ -124,10 +106,7 @@ async def disk_sync(patient: Patient) -> list[Finding]:
         return [_sync("note", "every 2 minutes", do)]
     found = await servers(patient)
     if not found:
-        do = (
-            "look for sync_interval in the jetstream block of each server (2 minutes without it), "
-            "or `sickbay doctor --system FILE`"
-        )
+        do = "look for sync_interval in the jetstream block of each server (2 minutes without it), or --system FILE"
         return [_sync("note", "cannot be seen: only the system account may ask", do)]
     by_default = [server.name for server in found if server.sync_s == SYNC_DEFAULT_S]
     if by_default:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from sickbay_events import provider_of
-from sickbay_events.redact import redact
 
 from ..operate import ActRefused
 from .calls import ERRORS, Call, RowRefused
@@ -45,10 +44,6 @@ USUAL: Final[dict[str, tuple[str, ...]]] = {
 }
 """Every field with the columns it is looked for in when no map names one."""
 ACCEPTED: Final = f"FIELD=COLUMN, FIELD=COLUMN~REGEX or a TOML file; fields are {', '.join(USUAL)}"
-_TIMES: Final = ("at", "begin")
-COLUMNS_MAX: Final = 40
-COLUMN_CHARS_MAX: Final = 40
-"""Columns that a message names, and how much of each."""
 _TIMEOUTS: Final = ("timeout", "timed out", "timedout", "readtimeout", "connecttimeout", "deadline_exceeded")
 
 
@@ -108,8 +103,6 @@ class Fields(msgspec.Struct, frozen=True):
 
         took_ms = self._length(row, "took", setup)
         at = of("at")
-        if at is None and of("begin") is None:
-            raise RowRefused("at", "there is none (is it another column? --map at=COLUMN)")
         if at is None and (begin := of("begin")) is not None:
             at_ms = time_ms(begin, setup.zone, "begin") + round(took_ms or 0)
         else:
@@ -134,19 +127,6 @@ class Fields(msgspec.Struct, frozen=True):
             route=text_of(of("route")) or None,
             rank=_rank(of("rank")),
         )
-
-    def require_time(self, header: Iterable[str], setup: Setup) -> None:
-        """Raise `ActRefused` with a file's columns where none of them can be the time of any row."""
-        names = list(header)
-        mapped = {field: [column.name for column in self.columns[field]] for field in _TIMES if field in self.columns}
-        fields = {field: mapped.get(field, USUAL[field]) for field in _TIMES}
-        if any(field in setup.constants or set(columns) & set(names) for field, columns in fields.items()):
-            return
-        given = [f"{field}={column}" for field, columns in mapped.items() for column in columns]
-        # A file without a header has its first row for one: of what is in that, no more than names need.
-        shown = ", ".join(redact(name)[:COLUMN_CHARS_MAX] for name in names[:COLUMNS_MAX])
-        accepted = f"at=COLUMN, when a call ended, or begin=COLUMN; the file's columns are {shown}"
-        raise ActRefused("--map", ", ".join(given) or None, accepted)
 
     def _length(self, row: Mapping[str, Any], name: str, setup: Setup) -> float | None:
         for unit, unit_ms in (("ms", 1.0), ("s", 1000.0)):

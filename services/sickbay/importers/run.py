@@ -98,8 +98,6 @@ def import_file(
     with Sorter() as sorter, _Rejects(rejects if out is not None else None) as refused:
         with opened(source) as stream:
             for row in FORMATS[form].rows(stream):
-                if form == "csv" and running.done.rows == 0 and row.value:
-                    setup.fields.require_time(row.value, setup)
                 found = running.take(row)
                 if isinstance(found, Rejected):
                     refused.add(found)
