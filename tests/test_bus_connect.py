@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import subprocess
@@ -10,13 +11,22 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nats.aio.client import Client
 
 from nats_servers import NatsServer, free_port
 from sickbay.bus.bulk import BulkParser
-from sickbay.bus.connect import AccessRefused, ConnectError, NatsOptions, OptionsError, PermissionDenied, connect
+from sickbay.bus.connect import (
+    AccessRefused,
+    ConnectError,
+    NatsOptions,
+    OptionsError,
+    PermissionDenied,
+    connect,
+    connect_once,
+)
 from sickbay.bus.link import Link
 
 USERS = """
@@ -266,6 +276,30 @@ async def test_a_link_replaces_a_client_whose_reconnecting_has_died(nats_server:
     second = await link.wait_connected(10)
     assert second is not client
     await link.close()
+
+
+async def test_a_link_closed_just_as_its_connection_is_made_closes(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio's wait_for gives the result and forgets the cancellation when both come at once: a process that ended
+    in that moment would go on for ever."""
+    made = asyncio.Event()
+    connected = asyncio.Event()
+
+    async def late(*given: Any, **options: Any) -> Client:
+        client = await connect_once(*given, **options)
+        made.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await connected.wait()
+        return client
+
+    monkeypatch.setattr("sickbay.bus.link.connect_once", late)
+    link = Link(NatsOptions.from_url(nats_server.url))
+    link.start()
+    await made.wait()
+    async with asyncio.timeout(5):
+        await link.close()
+    assert link.client is None
 
 
 async def test_a_failing_listener_stops_nobody(nats_server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:

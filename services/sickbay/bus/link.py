@@ -170,7 +170,8 @@ class Link:
     async def _watch(self, client: Client, dead: asyncio.Event) -> None:
         """Return when the client is of no more use."""
         stuck = down = 0
-        while not client.is_closed:
+        # Until Python 3.12 a cancellation that comes just as the connection is made is lost on its way here.
+        while not (client.is_closed or self._closed.is_set()):
             with suppress(TimeoutError):
                 await asyncio.wait_for(dead.wait(), WATCH_S)
             if dead.is_set():
