@@ -219,7 +219,7 @@ def watch(step: Step, fleet: Fleet, shell: Shell, out: Path) -> list[str]:
                 told = True
             time.sleep(0.05)
     finally:
-        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGTERM)  # a shell without a terminal starts what runs beside it deaf to Ctrl-C
 
 
 @needs_nats_cli
