@@ -17,6 +17,15 @@ from sickbay.bus.connect import connect
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONG_FIRST = ("test_runbook", "test_compose_topology", "test_reporter_outage", "test_page")
+"""Modules with tests that wait for long: begun last, they would leave the other workers idle at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long ones first, all else in its order."""
+    items.sort(key=lambda item: item.path.stem not in LONG_FIRST)
+
+
 @pytest.fixture
 def nats_server() -> Iterator[NatsServer]:
     """A running nats-server with JetStream and an empty store."""

@@ -344,9 +344,8 @@ def wide_history(seed: int) -> list[Recorded]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("overlay", [False, True])
-def test_every_way_to_a_state_gives_the_same_bytes_and_the_same_derived_events(seed: int, overlay: bool) -> None:
+@pytest.mark.parametrize(("overlay", "seed"), [(False, 0), (True, 1), (False, 2)])
+def test_every_way_to_a_state_gives_the_same_bytes_and_the_same_derived_events(overlay: bool, seed: int) -> None:
     history, rng = wide_history(seed), random.Random(seed)
     live, reborn, many = Fleet(overlay=overlay), Fleet(overlay=overlay), Fleet(overlay=overlay)
     derived, derived_reborn = [], []

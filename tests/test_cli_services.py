@@ -48,6 +48,20 @@ def data(tmp_path: Path, serve: Start) -> Iterator[str]:
     assert served.end()[0] == 0
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """As `data`, for tests that need no log of their own."""
+    folder = str(tmp_path_factory.mktemp("shared") / "data")
+    served = Serve("--data", folder)
+    try:
+        served.ready()
+        yield folder
+        assert served.end()[0] == 0
+    finally:
+        served.process.kill()
+        served.process.communicate()
+
+
 def test_from_report_to_replay(data: str, tmp_path: Path) -> None:
     """Two reports hold a target; status, explain, export and replay tell the same story with the same sequences."""
     target = ["openrouter.ai", "z-ai/glm-5.3"]
@@ -78,24 +92,24 @@ def test_from_report_to_replay(data: str, tmp_path: Path) -> None:
     assert sickbay("export", str(file), "--data", data).returncode == 1, "a file is never written over"
 
 
-def test_operators_acts(data: str) -> None:
+def test_operators_acts(shared: str) -> None:
     """A hold, an allow and a clear are stored with their reason, take effect, and are part of the story."""
-    by = ["--reason", "maintenance tonight", "--actor", "ana", "--data", data]
+    by = ["--reason", "maintenance tonight", "--actor", "ana", "--data", shared]
 
     def decided() -> Any:
-        return facts("explain", "api.openai.com", "gpt-5.2", "--data", data)["state"]["decision"]
+        return facts("explain", "api.openai.com", "gpt-5.2", "--data", shared)["state"]["decision"]
 
     done = facts("hold", "https://api.openai.com/v1", "--for", "30m", *by)
     held = decided()  # the command waits until its act is in force, and says from when on
     assert done["in_force"] and held["reason"] == "held_by_operator" and held["seq"] >= done["log_seq"]
     assert 1790 < held["retry_in_s"] <= 1800
-    status = sickbay("status", "--data", data, environment={"COLUMNS": "120"}).stdout
+    status = sickbay("status", "--data", shared, environment={"COLUMNS": "120"}).stdout
     assert "ana: maintenance tonight" in status and "held by operator" in status
     facts("clear", "api.openai.com", *by)
     until(lambda: decided()["allowed"], "the clear")
     facts("allow", "api.openai.com", "gpt-5.2", "--until", "2031-01-01T00:00:00Z", *by)
     until(lambda: decided()["reason"] == "allowed_by_operator", "the allow")
-    story = facts("explain", "api.openai.com", "--data", data)["events"]
+    story = facts("explain", "api.openai.com", "--data", shared)["events"]
     assert [step["replica"] for step in story] == ["ana", "ana"]
     past = sickbay("hold", "h", "--until", "2020-01-01T00:00:00Z", *by)
     assert past.returncode == 2 and "log's clock" in past.stderr
@@ -183,12 +197,12 @@ def test_a_second_serve_stands_by_and_takes_over_when_the_first_is_killed(
     assert both[1].end()[0] == 0
 
 
-def test_serve_on_a_folder_in_use_is_refused(data: str, serve: Start) -> None:
+def test_serve_on_a_folder_in_use_is_refused(shared: str, serve: Start) -> None:
     """A second one on the same folder says who has it and ends with 1; the first goes on."""
-    second = serve("--data", data)
+    second = serve("--data", shared)
     code, errors = second.end(0)
     assert code == 1 and "in use" in errors and "Traceback" not in errors
-    assert facts("status", "--data", data)["projector"]["is_writer"]
+    assert facts("status", "--data", shared)["projector"]["is_writer"]
 
 
 def test_serve_takes_its_servers_along(tmp_path: Path, serve: Start) -> None:
