@@ -20,12 +20,12 @@ from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.link import Link
 from sickbay.config import Settings
 from sickbay.lease_client import ask_services
-from sickbay.lease_wire import Action, LeaseName, TrialAsk, ttl_s
 from sickbay.leases import Leases
 from sickbay.operate import publish_outcome
 from sickbay.projector import Projector
 from sickbay.rpc import Rpc
 from sickbay_events import CallOutcome, Policy, Target
+from sickbay_events.lease_wire import Action, LeaseName, TrialAsk, ttl_s
 from view_writer import until, until_async
 
 TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")

@@ -17,11 +17,11 @@ import httpx
 
 from sickbay_events import KINDS, ProbeResult, classify
 from sickbay_events.kinds import Kind
+from sickbay_events.lease_wire import LeaseName
 from sickbay_events.outcome import Lease
 
 from .bodies import BODY_BYTES_MAX
 from .faults import fault_of
-from .lease_wire import LeaseName
 from .probes import Level, Probe, has_usage
 
 FAST_MS: Final = 10

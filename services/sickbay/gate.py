@@ -14,11 +14,11 @@ from sickbay_events import Decision, NameRefused, Target, TokenRefused
 from sickbay_events.names import at_machine
 from sickbay_events.view import HoldView
 from sickbay_projections import decide_entries
+from sickbay_projections.weighing import Entries, Wanted, alive, denying, leases_wanted, moments, stricter
 
 from .overlay import Overlay
 from .refused import SAY_EVERY_S, Refused, Tally
 from .view import STALE_S, View
-from .weighing import Entries, Wanted, alive, denying, leases_wanted, moments, stricter
 
 _log = logging.getLogger("sickbay.gate")
 

@@ -11,9 +11,10 @@ from zlib import crc32
 import msgspec
 import nats.errors
 
+from sickbay_events.lease_wire import NOT_CURRENT, SUBJECT, LeaseName, TrialAnswer, TrialAsk
+from sickbay_projections.weighing import Wanted
+
 from .bus.link import Link
-from .lease_wire import NOT_CURRENT, SUBJECT, LeaseName, TrialAnswer, TrialAsk
-from .weighing import Wanted
 
 _log = logging.getLogger("sickbay.trials")
 

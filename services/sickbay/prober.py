@@ -21,12 +21,12 @@ import nats.errors
 from nats.aio.client import Client
 
 from sickbay_events import GateEntry, ProbeResult, Target
+from sickbay_events.lease_wire import SUBJECT, LeaseName, TrialAnswer, TrialAsk
 from sickbay_projections import Fleet, decide_entries
 from sickbay_projections.decide import wants_early
 
 from .bus.connect import BusError
 from .checks import SUSPICIOUS, UNPROVEN, Checked, check, http_client
-from .lease_wire import SUBJECT, LeaseName, TrialAnswer, TrialAsk
 from .operate import publish_probe
 from .probes import Probe, Probes
 from .view import View

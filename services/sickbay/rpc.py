@@ -34,10 +34,10 @@ from nats.micro.request import Request
 from nats.micro.service import Service
 
 from sickbay_events import NameRefused, PolicyRefused, Scope, Target, rfc3339
+from sickbay_events.lease_wire import NOT_CURRENT, TrialAsk
 from sickbay_projections import Fleet
 
 from .bus.connect import BusError
-from .lease_wire import NOT_CURRENT, TrialAsk
 from .leases import LeaseRefused, Leases, NotCurrent
 from .operate import ActRefused, publish_override, scope_of
 from .policies import PolicyMoved, set_policy, standing_policy

@@ -22,13 +22,13 @@ import msgspec
 
 from sickbay_events import KINDS, Decision, Target
 from sickbay_events.kinds import Kind
+from sickbay_events.lease_wire import Action, TrialAnswer, TrialAsk, ttl_s
 from sickbay_events.outcome import DAY_MS, Lease
+from sickbay_projections.weighing import Wanted
 
 from .bus.link import Link
 from .lease_client import Key, SelfGrants, ask_services, key_of, name_of
-from .lease_wire import Action, TrialAnswer, TrialAsk, ttl_s
 from .view import View
-from .weighing import Wanted
 
 _log = logging.getLogger("sickbay.trials")
 

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, GATE_STREAM, TRIALS_STREAM
-from sickbay.lease_wire import SUBJECT as TRIAL_SUBJECT
-from sickbay.lease_wire import LeaseName, TrialAnswer, TrialAsk
 from sickbay_events import (
     KINDS,
     CallAnswered,
@@ -33,6 +31,8 @@ from sickbay_events import (
     read_subject,
 )
 from sickbay_events.codec import derived_id
+from sickbay_events.lease_wire import SUBJECT as TRIAL_SUBJECT
+from sickbay_events.lease_wire import LeaseName, TrialAnswer, TrialAsk
 from sickbay_events.view import Checkpoint, HoldView
 from sickbay_projections import Fleet, Recorded
 

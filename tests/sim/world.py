@@ -16,8 +16,6 @@ from sickbay.bus.link import Link
 from sickbay.bus.topology import CONTROL, LOG
 from sickbay.client import Sickbay, connect
 from sickbay.errors import Held
-from sickbay.lease_wire import NOT_CURRENT, TrialAsk
-from sickbay.lease_wire import SUBJECT as TRIAL_SUBJECT
 from sickbay.leases import LeaseRefused, Leases, NotCurrent
 from sickbay.projector import Projector
 from sickbay_events import (
@@ -32,6 +30,8 @@ from sickbay_events import (
     override_subject,
 )
 from sickbay_events.codec import POLICY_SUBJECT
+from sickbay_events.lease_wire import NOT_CURRENT, TrialAsk
+from sickbay_events.lease_wire import SUBJECT as TRIAL_SUBJECT
 from sickbay_events.times import rfc3339
 
 from .client import SimClient

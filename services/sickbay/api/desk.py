@@ -13,13 +13,13 @@ import nats.errors
 from sickbay_events import Decision, NameRefused, Target, provider_of, token
 from sickbay_events.names import NAME_BYTES_MAX
 from sickbay_projections import decide_entries
+from sickbay_projections.weighing import alive, moments
 
 from ..bus.connect import NatsOptions, PermissionDenied, request
 from ..bus.link import Link
 from ..bus.viewnames import view_names
 from ..config import Settings
 from ..mirror import Mirror
-from ..weighing import alive, moments
 from .overview import Overview
 from .problems import Problem, refused, unavailable
 from .sender import Sender

@@ -15,6 +15,7 @@ import typer
 from nats.aio.client import Client
 
 from sickbay_events import Checkpoint, GateEntry
+from sickbay_events.lease_wire import LeaseName
 from sickbay_events.names import at_machine
 from sickbay_events.view import CHECKPOINT_KEY, GATE_PREFIX
 
@@ -22,7 +23,6 @@ from ..bus.connect import BusError
 from ..bus.entries import read_entry
 from ..bus.viewnames import ViewNames, view_names
 from ..config import Settings
-from ..lease_wire import LeaseName
 from ..operate import Ack, log_now_ms, publish_probe
 from ..probes import Probe, ProbeRefused, Probes, ProbeTarget, made_probe, read_probes
 from .base import (
