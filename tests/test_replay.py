@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from histories import history
 from sickbay_events import Held, Released, Target
 from sickbay_projections import FOLD_VERSION, Fleet, Recorded
-from sickbay_projections.state import encode_sorted
+from sickbay_projections.state.model import encode_sorted
 
 COUNT = 3000
 MARKS = [1, 7, 500, 1234, 2999, 3000]

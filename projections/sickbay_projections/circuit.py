@@ -6,8 +6,8 @@ from zlib import crc32
 
 from . import holds, ramp
 from .case import Case
-from .limits import grown_ms
-from .state import Hold, Node
+from .state.limits import grown_ms
+from .state.model import Hold, Node
 
 RULE = "breaker"
 

@@ -27,7 +27,7 @@ from .compared import SPELLS_SHOWN, Calls, Difference, Hold, Part, Result, Row
 from .counterfactual import Spell, World
 from .estimate import Nearby, Share, Unanswered, share
 from .evidence import judged
-from .limits import Limits
+from .state.limits import Limits
 from .traffic import Traffic
 
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from . import holds, scopes
 from .case import Case
-from .limits import Limits, grown_ms
-from .state import Hold, Node, Refusals, ScopeState
+from .state.limits import Limits, grown_ms
+from .state.model import Hold, Node, Refusals, ScopeState
 
 RULE: Final = "credential"
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from . import holds, samples, witnesses
 from .case import Case
-from .limits import grown_ms
 from .samples import SEVERAL, Evidence, Says
-from .state import Bad, Hold, Node, Witnesses
+from .state.limits import grown_ms
+from .state.model import Bad, Hold, Node, Witnesses
 
 RULE: Final = "degraded"
 

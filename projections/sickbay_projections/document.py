@@ -9,7 +9,7 @@ from sickbay_events.times import rfc3339
 
 from . import breaker, credential, health, holds, rejections, samples, throttles
 from .entries import REASONS
-from .state import Hold, Node, ScopeState
+from .state.model import Hold, Node, ScopeState
 
 
 def document(node: Node, seq: int, at_ms: int) -> dict[str, Any]:

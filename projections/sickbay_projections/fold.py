@@ -29,27 +29,18 @@ from sickbay_events.outcome import CallAnswered, CallOutcome, CallsRefused, Even
 from sickbay_events.policy import Policy
 from sickbay_events.view import Decision, GateEntry
 
-from . import (
-    buckets,
-    entries,
-    health,
-    holds,
-    notices,
-    overrides,
-    snapshot,
-    window,
-    witnesses,
-)
+from . import entries, health, holds, notices, overrides, witnesses
 from .case import Case
 from .decide import decide_entries
 from .document import document
 from .evidence import as_outcome, is_repeat
 from .health import Health
-from .limits import HOUR_MS, SAMPLE_BUCKETS, STEP_BACK_MS
-from .once import is_first
 from .outcomes import fold_all, good_health, take_back
-from .state import Node, Recorded, Replica, hash_of
-from .store import Store
+from .state import buckets, snapshot, window
+from .state.limits import HOUR_MS, SAMPLE_BUCKETS, STEP_BACK_MS
+from .state.model import Node, Recorded, Replica, hash_of
+from .state.once import is_first
+from .state.store import Store
 
 ROUTES_MAX: Final = 131_072
 """Subjects whose replica and target are kept at hand."""

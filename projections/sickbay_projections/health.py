@@ -15,10 +15,11 @@ from sickbay_events.derived import HealthChanged
 from sickbay_events.kinds import Group
 from sickbay_events.outcome import ProbeResult
 
-from . import credential, holds, overrides, rejections, samples, window
+from . import credential, holds, overrides, rejections, samples
 from .case import Case
-from .limits import BUCKETS
-from .state import NEVER, Hold, Node, Probes, ScopeState
+from .state import window
+from .state.limits import BUCKETS
+from .state.model import NEVER, Hold, Node, Probes, ScopeState
 
 WORDS: Final = (
     "held",

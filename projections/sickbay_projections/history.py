@@ -21,7 +21,7 @@ from sickbay_events.names import Scope, Target
 from sickbay_events.outcome import CallOutcome, CallsRefused, Event, Override, PolicyChanged, ProbeResult
 
 from .latency import Histogram, bound_ms
-from .limits import HOUR_MS, STEP_BACK_MS
+from .state.limits import HOUR_MS, STEP_BACK_MS
 
 MINUTE_MS: Final = 60_000
 OTHER: Final = "(other)"

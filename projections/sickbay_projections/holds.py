@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .case import Case
-from .limits import NEUTRAL_TRIALS, Limits
-from .state import Hold, Node, Past, ScopeState
-from .store import Store
+from .state.limits import NEUTRAL_TRIALS, Limits
+from .state.model import Hold, Node, Past, ScopeState
+from .state.store import Store
 
 SHOWN_SLACK_MS = 60_000
 """Evidence on probation moves its end; the gate entry follows in steps of this, not with every event."""

@@ -14,7 +14,7 @@ from sickbay_events.outcome import CallOutcome
 from . import breaker, credential, degraded, health, holds, notices, overrides, rejections, throttles, witnesses
 from .case import Case, http_status
 from .evidence import is_repeat, judged
-from .state import NEVER, Node, Replica
+from .state.model import NEVER, Node, Replica
 from .table import GROUPS, REPEATABLE, TABLE
 
 _TRIED: Final = ("success", "fault")

@@ -8,8 +8,8 @@ from sickbay_events.times import parse_rfc3339
 
 from . import holds
 from .case import Case
-from .limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX
-from .state import Node, Operator
+from .state.limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX
+from .state.model import Node, Operator
 
 RULE = "operator"
 

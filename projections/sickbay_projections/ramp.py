@@ -7,7 +7,7 @@ from zlib import crc32
 from sickbay_events.view import RampView
 
 from .case import Case
-from .state import Node, Ramp, ScopeState
+from .state.model import Node, Ramp, ScopeState
 
 
 def begin(case: Case, node: Node, rule: str, began_seq: int) -> None:

@@ -6,8 +6,8 @@ from sickbay_events.derived import Held
 
 from . import holds, witnesses
 from .case import Case
-from .limits import Limits, grown_ms
-from .state import Hold, ScopeState, Strikes
+from .state.limits import Limits, grown_ms
+from .state.model import Hold, ScopeState, Strikes
 
 RULE = "quarantine"
 

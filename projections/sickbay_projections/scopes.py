@@ -8,7 +8,7 @@ from sickbay_events.kinds import KINDS
 
 from . import witnesses
 from .case import Case
-from .state import Node, ScopeState
+from .state.model import Node, ScopeState
 
 
 def spoken_of(case: Case) -> Node:

@@ -10,7 +10,7 @@ from sickbay_events.kinds import Kind
 from . import circuit, holds, overrides
 from .case import Case
 from .circuit import RULE
-from .state import Node
+from .state.model import Node
 
 KINDS: Final[frozenset[Kind]] = frozenset({"network", "timeout", "server_error"})
 """Kinds of fault that speak of more than one model."""

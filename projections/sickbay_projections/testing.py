@@ -21,7 +21,7 @@ from sickbay_events.policy import Policy
 from sickbay_events.times import rfc3339
 
 from .fold import Fleet
-from .state import Recorded
+from .state.model import Recorded
 
 START_MS: Final = 1_700_000_000_000
 

@@ -10,8 +10,8 @@ from sickbay_events.outcome import RETRY_AFTER_S_MAX
 
 from . import holds, ramp, scopes, witnesses
 from .case import Case
-from .limits import Limits, grown_ms
-from .state import Hold, Node, ScopeState, Throttling, Witnesses
+from .state.limits import Limits, grown_ms
+from .state.model import Hold, Node, ScopeState, Throttling, Witnesses
 
 RULE: Final = "throttle"
 

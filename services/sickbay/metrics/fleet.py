@@ -11,11 +11,12 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from sickbay_events.derived import RULES
-from sickbay_projections import Fleet, buckets, holds, overrides
+from sickbay_projections import Fleet, holds, overrides
 from sickbay_projections.health import WORDS, health
-from sickbay_projections.limits import DAY_MS, HOUR_MS
 from sickbay_projections.samples import ENCODING
-from sickbay_projections.state import NEVER, Node
+from sickbay_projections.state import buckets
+from sickbay_projections.state.limits import DAY_MS, HOUR_MS
+from sickbay_projections.state.model import NEVER, Node
 
 from .sample import Sample
 from .table import OTHER, PROVIDERS_MAX, TARGETS_MAX

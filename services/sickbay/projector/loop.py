@@ -21,7 +21,7 @@ from nats.aio.client import Client
 
 from sickbay_events import CallOutcome, DerivedEvent, Poison, Policy
 from sickbay_projections import Fleet
-from sickbay_projections.state import hash_of
+from sickbay_projections.state.model import hash_of
 
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi, StreamAt

@@ -9,7 +9,7 @@ from sickbay_events.policy import Policy
 
 from . import bounds
 from .limits import HOUR_MS, UNHEARD_MS, Limits
-from .state import NEVER, Node, Replica, Route
+from .model import NEVER, Node, Replica, Route
 
 ROUTES_MAX: Final = 1_000
 """Chains whose answers are counted within one hour."""

@@ -8,10 +8,10 @@ import msgspec
 
 from sickbay_events.names import Scope
 
-from .state import Replica, Route, ScopeState, encode_sorted
+from .model import Replica, Route, ScopeState, encode_sorted
 
 if TYPE_CHECKING:
-    from .fold import Fleet
+    from ..fold import Fleet
 
 FOLD_VERSION: Final = 1
 """Rises whenever the same log gives another state: snapshots of another version are not read."""

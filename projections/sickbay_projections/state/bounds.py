@@ -6,7 +6,7 @@ import heapq
 
 from . import buckets, window
 from .limits import CLEAR_SHOWN_MS, DAY_MS, HOUR_MS, OVERRIDE_MS_MAX, UNHEARD_MS
-from .state import Node, Notices, Replica, ScopeState, Witnesses
+from .model import Node, Notices, Replica, ScopeState, Witnesses
 
 EVICTED_AN_EVENT = 2
 _TIMES = (

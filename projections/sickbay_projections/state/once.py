@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from .limits import BOOTS_MAX, ONCE_BITS, UNHEARD_MS
-from .state import Boot, Replica
+from .model import Boot, Replica
 
 _ID: Final = re.compile(r"([0-9a-fA-F]{16})-([1-9][0-9]{0,17})")
 _MASK: Final = (1 << ONCE_BITS) - 1
