@@ -11,7 +11,7 @@ from histories import history
 from sickbay_events import HealthChanged, Lease, Policy, Scope, Target
 from sickbay_events.kinds import Kind
 from sickbay_projections import Fleet, Health, Recorded
-from sickbay_projections.health import WORDS
+from sickbay_projections.rules.health import WORDS
 from sickbay_projections.testing import Log, Story, became, given, held, released
 
 TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")

@@ -30,7 +30,7 @@ from sickbay.projector.intake import Batch
 from sickbay.projector.meters import Meters
 from sickbay_events import CallOutcome, Kind, Override, Scope, outcome_subject, rfc3339
 from sickbay_projections import Fleet
-from sickbay_projections.health import health
+from sickbay_projections.rules.health import health
 from sickbay_projections.state.model import Recorded
 from view_writer import until
 

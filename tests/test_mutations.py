@@ -12,7 +12,8 @@ import pytest
 from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX
 from sickbay.leases import Leases, _subject
 from sickbay.projector.writer import GateWriter, _encode
-from sickbay_projections import fold, holds, witnesses
+from sickbay_projections import fold
+from sickbay_projections.rules import holds, witnesses
 from sim.history import run
 
 SEEDS = 60

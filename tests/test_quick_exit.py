@@ -11,7 +11,7 @@ from known_log import KnownLog
 from sickbay_events.codec import decode_outcomes
 from sickbay_projections import Fleet
 from sickbay_projections import fold as fold_module
-from sickbay_projections import outcomes as outcomes_module
+from sickbay_projections.rules import outcomes as outcomes_module
 
 
 def both(monkeypatch: pytest.MonkeyPatch, fill: object) -> tuple[Fleet, Fleet]:

@@ -6,7 +6,7 @@ from sickbay_events.view import Decision
 
 from .decide import decide_entries
 from .fold import Fleet
-from .health import Health
+from .rules.health import Health
 from .state.model import Recorded
 from .state.snapshot import FOLD_VERSION
 

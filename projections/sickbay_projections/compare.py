@@ -26,7 +26,7 @@ from sickbay_events.times import parse_rfc3339
 from .compared import SPELLS_SHOWN, Calls, Difference, Hold, Part, Result, Row
 from .counterfactual import Spell, World
 from .estimate import Nearby, Share, Unanswered, share
-from .evidence import judged
+from .rules.evidence import judged
 from .state.limits import Limits
 from .traffic import Traffic
 

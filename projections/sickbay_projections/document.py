@@ -7,8 +7,8 @@ from typing import Any
 from sickbay_events.names import untoken
 from sickbay_events.times import rfc3339
 
-from . import breaker, credential, health, holds, rejections, samples, throttles
 from .entries import REASONS
+from .rules import breaker, credential, health, holds, rejections, samples, throttles
 from .state.model import Hold, Node, ScopeState
 
 

@@ -8,7 +8,7 @@ from sickbay_events.derived import RULES
 from sickbay_events.times import rfc3339
 from sickbay_events.view import AllowView, GateEntry, HoldView
 
-from . import holds, ramp, throttles
+from .rules import holds, ramp, throttles
 from .state.limits import RELEASE_SHOWN_MS
 from .state.model import Hold, Node, Operator, ScopeState
 

@@ -29,13 +29,14 @@ from sickbay_events.outcome import CallAnswered, CallOutcome, CallsRefused, Even
 from sickbay_events.policy import Policy
 from sickbay_events.view import Decision, GateEntry
 
-from . import entries, health, holds, notices, overrides, witnesses
-from .case import Case
+from . import entries
 from .decide import decide_entries
 from .document import document
-from .evidence import as_outcome, is_repeat
-from .health import Health
-from .outcomes import fold_all, good_health, take_back
+from .rules import health, holds, notices, overrides, witnesses
+from .rules.case import Case
+from .rules.evidence import as_outcome, is_repeat
+from .rules.health import Health
+from .rules.outcomes import fold_all, good_health, take_back
 from .state import buckets, snapshot, window
 from .state.limits import HOUR_MS, SAMPLE_BUCKETS, STEP_BACK_MS
 from .state.model import Node, Recorded, Replica, hash_of

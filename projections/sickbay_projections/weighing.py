@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from sickbay_events import Decision, GateEntry
 from sickbay_events.view import HoldView
 from sickbay_projections.decide import wants_early
-from sickbay_projections.ramp import in_from_ms
+from sickbay_projections.rules.ramp import in_from_ms
 
 LOCAL_EARLY_AFTER_MS: Final = 1_000
 """A hold of one's own that the cluster does not know is tried early only when the cluster has had time to know."""

@@ -21,7 +21,7 @@ from sickbay_events import CallAnswered, CallOutcome, Event, GateEntry, Override
 from sickbay_events.outcome import Lease
 from sickbay_events.view import HoldView
 from sickbay_projections import Fleet, Recorded
-from sickbay_projections.holds import cut_short
+from sickbay_projections.rules.holds import cut_short
 
 _log = logging.getLogger("sickbay.overlay")
 

@@ -22,7 +22,7 @@ from sickbay_events import CallAnswered, CallOutcome, CallsRefused, Poison, Poli
 from sickbay_events.names import token
 from sickbay_events.view import RampView
 from sickbay_projections import Fleet, Recorded
-from sickbay_projections.ramp import in_from_ms
+from sickbay_projections.rules.ramp import in_from_ms
 
 from .bus.jetstream import JetStreamApi, StreamAt
 from .bus.reader import CaughtUp, Chunk, LogReader

@@ -11,9 +11,10 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from sickbay_events.derived import RULES
-from sickbay_projections import Fleet, holds, overrides
-from sickbay_projections.health import WORDS, health
-from sickbay_projections.samples import ENCODING
+from sickbay_projections import Fleet
+from sickbay_projections.rules import holds, overrides
+from sickbay_projections.rules.health import WORDS, health
+from sickbay_projections.rules.samples import ENCODING
 from sickbay_projections.state import buckets
 from sickbay_projections.state.limits import DAY_MS, HOUR_MS
 from sickbay_projections.state.model import NEVER, Node

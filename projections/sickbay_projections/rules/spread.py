@@ -7,10 +7,10 @@ from typing import Final
 
 from sickbay_events.kinds import Kind
 
+from ..state.model import Node
 from . import circuit, holds, overrides
 from .case import Case
 from .circuit import RULE
-from .state.model import Node
 
 KINDS: Final[frozenset[Kind]] = frozenset({"network", "timeout", "server_error"})
 """Kinds of fault that speak of more than one model."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from zlib import crc32
 
+from ..state.limits import grown_ms
+from ..state.model import Hold, Node
 from . import holds, ramp
 from .case import Case
-from .state.limits import grown_ms
-from .state.model import Hold, Node
 
 RULE = "breaker"
 

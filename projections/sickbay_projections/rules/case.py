@@ -7,9 +7,9 @@ from sickbay_events.kinds import Group, Kind
 from sickbay_events.names import Scope, untoken
 from sickbay_events.outcome import CallOutcome
 
-from .state.limits import Limits
-from .state.model import Hold, Node, ScopeState
-from .state.store import Store
+from ..state.limits import Limits
+from ..state.model import Hold, Node, ScopeState
+from ..state.store import Store
 from .table import Row
 
 

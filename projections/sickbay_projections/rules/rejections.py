@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sickbay_events.derived import Held
 
+from ..state.limits import Limits, grown_ms
+from ..state.model import Hold, ScopeState, Strikes
 from . import holds, witnesses
 from .case import Case
-from .state.limits import Limits, grown_ms
-from .state.model import Hold, ScopeState, Strikes
 
 RULE = "quarantine"
 

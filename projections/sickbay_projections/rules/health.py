@@ -15,11 +15,11 @@ from sickbay_events.derived import HealthChanged
 from sickbay_events.kinds import Group
 from sickbay_events.outcome import ProbeResult
 
+from ..state import window
+from ..state.limits import BUCKETS
+from ..state.model import NEVER, Hold, Node, Probes, ScopeState
 from . import credential, holds, overrides, rejections, samples
 from .case import Case
-from .state import window
-from .state.limits import BUCKETS
-from .state.model import NEVER, Hold, Node, Probes, ScopeState
 
 WORDS: Final = (
     "held",

@@ -11,10 +11,10 @@ from typing import Final
 
 from sickbay_events.outcome import CallOutcome
 
+from ..state.model import NEVER, Node, Replica
 from . import breaker, credential, degraded, health, holds, notices, overrides, rejections, throttles, witnesses
 from .case import Case, http_status
 from .evidence import is_repeat, judged
-from .state.model import NEVER, Node, Replica
 from .table import GROUPS, REPEATABLE, TABLE
 
 _TRIED: Final = ("success", "fault")

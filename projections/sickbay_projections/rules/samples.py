@@ -7,11 +7,11 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from sickbay_events.outcome import CallOutcome
 
+from ..state import buckets
+from ..state.limits import SAMPLE_BUCKETS, Limits
+from ..state.model import NEVER, Bad, Node, ScopeState
 from . import overrides, witnesses
 from .case import Case
-from .state import buckets
-from .state.limits import SAMPLE_BUCKETS, Limits
-from .state.model import NEVER, Bad, Node, ScopeState
 
 Says: TypeAlias = Literal["clean", "bad", "damage", "unchecked", "nothing"]
 """`bad` is the model's own, `damage` damaged encoding; `unchecked` was answered but proves nothing either way."""

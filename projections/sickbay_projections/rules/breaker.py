@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 from sickbay_events.derived import Held, WarningRaised
 from sickbay_events.names import untoken
 
+from ..state import window
+from ..state.limits import Limits
+from ..state.model import Faults, ScopeState
 from . import circuit, holds, ramp, spread, witnesses
 from .case import Case
 from .circuit import RULE
-from .state import window
-from .state.limits import Limits
-from .state.model import Faults, ScopeState
 
 REPLICAS_MAX: Final = 16
 """Replicas whose faults are counted one by one; those of all others are counted together."""

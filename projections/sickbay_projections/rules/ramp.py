@@ -6,8 +6,8 @@ from zlib import crc32
 
 from sickbay_events.view import RampView
 
+from ..state.model import Node, Ramp, ScopeState
 from .case import Case
-from .state.model import Node, Ramp, ScopeState
 
 
 def begin(case: Case, node: Node, rule: str, began_seq: int) -> None:

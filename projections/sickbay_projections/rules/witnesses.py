@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .state.limits import Limits
-from .state.model import ScopeState, Witnesses
+from ..state.limits import Limits
+from ..state.model import ScopeState, Witnesses
 
 LIKES_MAX = 8
 """Replicas remembered as having seen the like; the newest stay."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from ..state.limits import Limits, grown_ms
+from ..state.model import Hold, Node, Refusals, ScopeState
 from . import holds, scopes
 from .case import Case
-from .state.limits import Limits, grown_ms
-from .state.model import Hold, Node, Refusals, ScopeState
 
 RULE: Final = "credential"
 

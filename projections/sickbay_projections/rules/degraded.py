@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from ..state.limits import grown_ms
+from ..state.model import Bad, Hold, Node, Witnesses
 from . import holds, samples, witnesses
 from .case import Case
 from .samples import SEVERAL, Evidence, Says
-from .state.limits import grown_ms
-from .state.model import Bad, Hold, Node, Witnesses
 
 RULE: Final = "degraded"
 

@@ -10,11 +10,11 @@ from typing import Final
 from sickbay_events.kinds import KINDS, Kind
 from sickbay_events.names import token
 
+from ..state import buckets
+from ..state.limits import DAY_MS, HOUR_MS
+from ..state.model import Node, Notices, Seen
 from .case import Case
 from .samples import ENCODING
-from .state import buckets
-from .state.limits import DAY_MS, HOUR_MS
-from .state.model import Node, Notices, Seen
 
 OWN_DECODING: Final = "own_decoding"
 ROUTINE: Final = frozenset({"tool_calls", "capped"})

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from sickbay_events.kinds import KINDS
 
+from ..state.model import Node, ScopeState
 from . import witnesses
 from .case import Case
-from .state.model import Node, ScopeState
 
 
 def spoken_of(case: Case) -> Node:

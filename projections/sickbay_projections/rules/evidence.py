@@ -8,8 +8,8 @@ from zlib import crc32
 from sickbay_events.kinds import Kind
 from sickbay_events.outcome import CallAnswered, CallOutcome, ProbeResult
 
-from .state.limits import Limits
-from .state.model import ScopeState
+from ..state.limits import Limits
+from ..state.model import ScopeState
 
 REQUESTS_MAX: Final = 128
 """Request hashes remembered for one target."""

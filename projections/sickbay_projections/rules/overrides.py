@@ -6,10 +6,10 @@ from sickbay_events.derived import Held, Released
 from sickbay_events.outcome import Override
 from sickbay_events.times import parse_rfc3339
 
+from ..state.limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX
+from ..state.model import Node, Operator
 from . import holds
 from .case import Case
-from .state.limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX
-from .state.model import Node, Operator
 
 RULE = "operator"
 

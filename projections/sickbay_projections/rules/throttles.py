@@ -8,10 +8,10 @@ from zlib import crc32
 from sickbay_events.derived import Held
 from sickbay_events.outcome import RETRY_AFTER_S_MAX
 
+from ..state.limits import Limits, grown_ms
+from ..state.model import Hold, Node, ScopeState, Throttling, Witnesses
 from . import holds, ramp, scopes, witnesses
 from .case import Case
-from .state.limits import Limits, grown_ms
-from .state.model import Hold, Node, ScopeState, Throttling, Witnesses
 
 RULE: Final = "throttle"
 
