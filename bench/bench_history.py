@@ -27,7 +27,7 @@ from sickbay.projector.intake import Batch
 from sickbay_events import CallOutcome, Kind, Target, encode, outcome_subject
 from sickbay_events.codec import decode_outcomes
 from sickbay_projections import Fleet
-from sickbay_projections.history import History
+from sickbay_projections.replay.history import History
 
 TARGETS, REPLICAS, CHUNK, COMMIT = 1000, 8, 5_000, 20_000
 BAD_KINDS: tuple[Kind, ...] = ("model_unavailable", "server_error", "empty_output", "timeout", "cancelled")

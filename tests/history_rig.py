@@ -15,7 +15,7 @@ from sickbay.historian.book import IN_MEMORY, Book, Keep, Position
 from sickbay_events import Override, PolicyChanged, ProbeResult, outcome_subject
 from sickbay_events.codec import POLICY_SUBJECT, override_subject, probe_subject
 from sickbay_projections import Fleet, Recorded
-from sickbay_projections.history import History
+from sickbay_projections.replay.history import History
 
 
 def subject_of(recorded: Recorded) -> str:

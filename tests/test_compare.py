@@ -30,12 +30,12 @@ from sickbay_events import CallOutcome, CallsRefused, Lease, Policy, Target, enc
 from sickbay_events.codec import POLICY_SUBJECT, override_subject, probe_subject
 from sickbay_events.outcome import Override, PolicyChanged, ProbeResult
 from sickbay_projections import Fleet, Recorded
-from sickbay_projections.compare import Comparison
-from sickbay_projections.compared import Result
-from sickbay_projections.counterfactual import World
-from sickbay_projections.estimate import Nearby, Unanswered, share
+from sickbay_projections.replay.compare import Comparison
+from sickbay_projections.replay.compared import Result
+from sickbay_projections.replay.counterfactual import World
+from sickbay_projections.replay.estimate import Nearby, Unanswered, share
+from sickbay_projections.replay.traffic import BUCKETS_MAX, Traffic
 from sickbay_projections.testing import START_MS, Log
-from sickbay_projections.traffic import BUCKETS_MAX, Traffic
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 

@@ -36,7 +36,7 @@ from sickbay.projector import Projector
 from sickbay.projector.snapshots import list_snapshots
 from sickbay_events import encode
 from sickbay_projections import Recorded
-from sickbay_projections.history import Page
+from sickbay_projections.replay.history import Page
 
 
 async def publish(client: Client, recorded: Sequence[Recorded]) -> int:

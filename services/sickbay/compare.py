@@ -14,9 +14,9 @@ import msgspec
 
 from sickbay_events import Poison, Policy, rfc3339
 from sickbay_projections import Fleet
-from sickbay_projections.compare import Comparison
-from sickbay_projections.compared import Result
-from sickbay_projections.counterfactual import World
+from sickbay_projections.replay.compare import Comparison
+from sickbay_projections.replay.compared import Result
+from sickbay_projections.replay.counterfactual import World
 
 from .bus.reader import Chunk
 from .operate import ActRefused

@@ -10,7 +10,7 @@ from string import Template
 from typing import Final
 
 from sickbay_events import Scope, rfc3339
-from sickbay_projections.compared import Hold, Result, Row
+from sickbay_projections.replay.compared import Hold, Result, Row
 
 TARGETS_MAX: Final = 100
 """Timelines on a page: those where the policies differ most."""

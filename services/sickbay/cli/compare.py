@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from nats.aio.client import Client
 
 from sickbay_events import rfc3339
-from sickbay_projections.compared import Difference, Part, Result, Row
-from sickbay_projections.estimate import Unanswered
+from sickbay_projections.replay.compared import Difference, Part, Result, Row
+from sickbay_projections.replay.estimate import Unanswered
 
 from ..compare import LOG, Comparing, compared_facts, world_of
 from ..logfile import LogFile

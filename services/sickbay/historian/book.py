@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 from sqlite_utils import Database
 
-from sickbay_projections.history import Page
+from sickbay_projections.replay.history import Page
 
 from .errors import HistoryRefused, HistoryUnusable, RivalWriter
 from .families import FAMILIES, GRAINS

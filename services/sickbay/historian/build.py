@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from sickbay_projections import FOLD_VERSION, Fleet
-from sickbay_projections.history import History
+from sickbay_projections.replay.history import History
 
 from ..logfile import LogFile
 from ..projector.intake import Intake

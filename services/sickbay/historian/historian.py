@@ -26,7 +26,7 @@ import msgspec
 from nats.aio.client import Client
 
 from sickbay_projections import FOLD_VERSION, Fleet
-from sickbay_projections.history import History
+from sickbay_projections.replay.history import History
 
 from ..bus.filelock import FileLock
 from ..bus.jetstream import JetStreamApi, StreamAt

@@ -13,7 +13,7 @@ import msgspec
 from sqlite_utils import Database
 
 from sickbay_events import rfc3339
-from sickbay_projections.latency import Histogram, merged, quantile_ms
+from sickbay_projections.replay.latency import Histogram, merged, quantile_ms
 
 from .errors import HistoryRefused
 from .families import CALLS, GRAINS

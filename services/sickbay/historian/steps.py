@@ -10,7 +10,7 @@ from typing import Any, Final
 from sickbay_events import Scope
 from sickbay_events.derived import DerivedEvent, HealthChanged, Held, Released, WarningRaised
 from sickbay_events.outcome import Override
-from sickbay_projections.history import Act, Refusal, Step
+from sickbay_projections.replay.history import Act, Refusal, Step
 
 from .names import Names, text
 

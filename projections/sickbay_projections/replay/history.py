@@ -20,8 +20,8 @@ from sickbay_events.errors import Poison
 from sickbay_events.names import Scope, Target
 from sickbay_events.outcome import CallOutcome, CallsRefused, Event, Override, PolicyChanged, ProbeResult
 
+from ..state.limits import HOUR_MS, STEP_BACK_MS
 from .latency import Histogram, bound_ms
-from .state.limits import HOUR_MS, STEP_BACK_MS
 
 MINUTE_MS: Final = 60_000
 OTHER: Final = "(other)"

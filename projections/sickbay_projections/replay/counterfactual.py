@@ -30,7 +30,7 @@ from sickbay_events.outcome import CallAnswered, CallOutcome, Event, Lease, Over
 from sickbay_events.policy import Policy
 from sickbay_events.view import HoldView
 
-from .fold import Fleet
+from ..fold import Fleet
 
 RECENT: Final = 4
 """Spells of a scope, counted from the newest, at whose time a call may have begun: a call lasts at most so long."""

@@ -23,11 +23,11 @@ from sickbay_events.outcome import CallOutcome, CallsRefused, Event
 from sickbay_events.policy import Policy
 from sickbay_events.times import parse_rfc3339
 
+from ..rules.evidence import judged
+from ..state.limits import Limits
 from .compared import SPELLS_SHOWN, Calls, Difference, Hold, Part, Result, Row
 from .counterfactual import Spell, World
 from .estimate import Nearby, Share, Unanswered, share
-from .rules.evidence import judged
-from .state.limits import Limits
 from .traffic import Traffic
 
 
