@@ -20,7 +20,7 @@ from past_rig import TARGETS, api, fleet_of, history, services, settled
 from sickbay.app import Services
 from sickbay.beside import compare_views
 from sickbay.bus.topology import CONTROL, TRANSITIONS, streams
-from sickbay.bus.viewnames import MAIN, ViewRefused, view_names
+from sickbay.bus.view_names import MAIN, ViewRefused, view_names
 from sickbay.operate import publish_outcome
 from sickbay.projector import keeper, loop, snapshots
 from sickbay.verify import verify

@@ -27,7 +27,7 @@ from secured_nats import SecuredNats
 from sickbay.bus.connect import connect
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG, TRANSITIONS, Limits, ensure
-from sickbay.bus.viewnames import MAIN, view_names
+from sickbay.bus.view_names import MAIN, view_names
 from sickbay.config import Settings
 from sickbay.doctor import servers
 from sickbay.doctor.finding import Patient

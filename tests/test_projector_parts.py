@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sickbay.bus.view import Change, ViewMap
-from sickbay.bus.viewnames import MAIN
+from sickbay.bus.view_names import MAIN
 from sickbay.projector.follow import BEHIND_S, ViewFeed
 from sickbay.projector.snapshots import Found, SnapshotInfo, compress, compression, decompress, kept_not
 

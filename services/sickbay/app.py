@@ -34,7 +34,7 @@ from .bus.embedded import EmbeddedServer, saved_url
 from .bus.jetstream import JetStreamApi
 from .bus.link import Link
 from .bus.topology import CONTROL, DEAD, DEAD_PREFIX, LOG, POLICY_SUBJECT, TRANSITIONS, TopologyReport, ensure_when_led
-from .bus.viewnames import ViewNames, view_names
+from .bus.view_names import ViewNames, view_names
 from .config import Settings
 from .contract import Doc, document, documented, schema_of, specification
 from .doctor.checks import losses

@@ -23,7 +23,7 @@ from sickbay_events.outcome import Lease
 from .attempt import Attempt
 from .bus.connect import NatsOptions
 from .bus.link import Link
-from .bus.viewnames import view_names
+from .bus.view_names import view_names
 from .calls import Calls
 from .chain import NO_FALLBACK, Answer, CallOptions, Usable
 from .config import Settings

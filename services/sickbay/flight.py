@@ -26,9 +26,9 @@ from sickbay_events.outcome import DAY_MS, ProbeResult
 from .bus.bulk import BulkSubscription, Item, status_of, subscribe_bulk
 from .bus.connect import PermissionDenied
 from .bus.link import Link
+from .bus.publish import AckError, Blocked, decode_ack, message
 from .bus.write import write_now
 from .outbox import WINDOW, Entry
-from .publish import AckError, Blocked, decode_ack, message
 
 TICK_S: Final = 0.2
 """How often it is looked after what is overdue, while something is on its way."""

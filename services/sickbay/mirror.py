@@ -25,7 +25,7 @@ from .bus.entries import Entry, ReadError, read_entries, read_entry
 from .bus.link import Link
 from .bus.topology import CHECKPOINT_KEY
 from .bus.view import Change, ViewMap, entry_hash, read_change
-from .bus.viewnames import MAIN, ViewNames
+from .bus.view_names import MAIN, ViewNames
 from .view import View
 
 _log = logging.getLogger("sickbay.mirror")

@@ -24,7 +24,7 @@ from .bus.entries import ReadError
 from .bus.jetstream import JetStreamApi, StoredMessage, StreamAt
 from .bus.reader import CaughtUp, Chunk, Gap, LogChanged, LogReader
 from .bus.topology import LOG
-from .bus.viewnames import MAIN, ViewNames
+from .bus.view_names import MAIN, ViewNames
 from .projector.control import lost_control_events
 from .projector.snapshots import Found, list_snapshots, load, unfit
 from .replay import TO_THE_END, Bound, Folding

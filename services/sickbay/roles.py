@@ -38,7 +38,7 @@ from .bus.topology import (
     VIEW_PREFIX,
     WARNING_PREFIX,
 )
-from .bus.viewnames import MAIN, ViewNames, view_names
+from .bus.view_names import MAIN, ViewNames, view_names
 
 SYSTEM, SICKBAY, ROUTERS, READERS, API = "SYS", "SICKBAY", "ROUTERS", "READERS", "API"
 """Names of the accounts. The streams are SICKBAY's."""

@@ -27,7 +27,7 @@ from .bus.connect import BusError
 from .bus.entries import Entry, read_entries, read_entry
 from .bus.jetstream import StreamAt
 from .bus.topology import CHECKPOINT_KEY, POLICY_KEY
-from .bus.viewnames import MAIN, ViewNames
+from .bus.view_names import MAIN, ViewNames
 from .operate import log_now_ms
 from .pastview import Base, find_base, fold_live, log_now, stored_snapshots
 from .replay import Bound, Folding, Look

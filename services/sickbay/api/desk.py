@@ -17,7 +17,7 @@ from sickbay_projections.weighing import alive, moments
 
 from ..bus.connect import NatsOptions, PermissionDenied, request
 from ..bus.link import Link
-from ..bus.viewnames import view_names
+from ..bus.view_names import view_names
 from ..config import Settings
 from ..mirror import Mirror
 from .overview import Overview

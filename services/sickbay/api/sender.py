@@ -17,8 +17,8 @@ from nats.aio.client import Client
 from ..bus.bulk import BulkSubscription, Item, status_of, subscribe_bulk
 from ..bus.connect import BusError, PermissionDenied
 from ..bus.link import Link
+from ..bus.publish import decode_ack, message
 from ..bus.write import write_now
-from ..publish import decode_ack, message
 
 ACK_S: Final = 3.0
 """All of it is answered within this, one way or the other."""

@@ -18,7 +18,7 @@ from nats.aio.client import Client
 
 from .connect import BusError, PermissionDenied, request
 from .link import Link
-from .viewnames import MAIN, ViewNames
+from .view_names import MAIN, ViewNames
 
 _log = logging.getLogger("sickbay.bus")
 

@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from sickbay_events.view import CHECKPOINT_KEY, GATE_PREFIX
 
 from .bulk import Item, header_value
-from .viewnames import MAIN, ViewNames
+from .view_names import MAIN, ViewNames
 
 HISTORY_S: Final = 10.0
 """How long a digest is remembered by its revision; a checkpoint is on its way for less than that."""

@@ -14,7 +14,7 @@ from sickbay_events import EventError
 
 from ..asks import AsksRefused
 from ..bus.connect import BusError, OptionsError
-from ..bus.viewnames import ViewRefused
+from ..bus.view_names import ViewRefused
 from ..config import SettingRefused
 from ..historian.errors import HistoryRefused
 from ..logfile import LogFileError

@@ -24,7 +24,7 @@ from sickbay_events import provider_of
 from sickbay_events.names import at_machine
 
 from ..bus.connect import BusError, NatsOptions, PermissionDenied, connect
-from ..bus.viewnames import ViewNames, view_names
+from ..bus.view_names import ViewNames, view_names
 from ..config import Settings
 from ..when import seconds as seconds  # noqa: PLC0414 - all commands have it from here
 

@@ -13,7 +13,7 @@ import typer
 from nats.aio.client import Client
 
 from ..bus.connect import ConnectError, NatsOptions, PermissionDenied, connect
-from ..bus.viewnames import view_names
+from ..bus.view_names import view_names
 from ..config import Settings
 from .base import (
     CONNECT_TIMEOUT_S,

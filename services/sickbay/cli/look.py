@@ -21,7 +21,7 @@ from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY
 
 from ..bus.connect import request
 from ..bus.entries import read_entries
-from ..bus.viewnames import MAIN, ViewNames
+from ..bus.view_names import MAIN, ViewNames
 from ..operate import log_now_ms
 from .base import (
     AsJson,

@@ -21,7 +21,7 @@ from sickbay_events.view import CHECKPOINT_KEY, GATE_PREFIX
 
 from ..bus.connect import BusError
 from ..bus.entries import read_entry
-from ..bus.viewnames import ViewNames, view_names
+from ..bus.view_names import ViewNames, view_names
 from ..config import Settings
 from ..operate import Ack, log_now_ms, publish_probe
 from ..probes import Probe, ProbeRefused, Probes, ProbeTarget, made_probe, read_probes

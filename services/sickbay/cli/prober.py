@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ..bus.viewnames import view_names
+from ..bus.view_names import view_names
 from ..config import Settings
 from ..probes import Probe, Probes, read_probes
 from .base import DataFolder, NatsUrl, SaysNo, console, nats_options, settings

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from ..beside import Compared, compare_views
-from ..bus.viewnames import view_names
+from ..bus.view_names import view_names
 from ..operate import ActRefused
 from ..verify import Verified, verify
 from .base import AsJson, DataFolder, NatsUrl, connected, console, print_json, rows, run, seconds, settings, table

@@ -10,7 +10,7 @@ from nats.aio.client import Client
 
 from ..bus.connect import BusError, NatsOptions
 from ..bus.jetstream import ApiError, JetStreamApi
-from ..bus.viewnames import ViewNames
+from ..bus.view_names import ViewNames
 from ..config import Settings
 
 Level: TypeAlias = Literal["ok", "note", "warn", "bad"]

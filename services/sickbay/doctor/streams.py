@@ -11,7 +11,7 @@ from sickbay_projections import FOLD_VERSION
 
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TopologyReport, check
-from ..bus.viewnames import MAIN
+from ..bus.view_names import MAIN
 from ..projector.acts import WAIT_MAX_S, Acts
 from ..projector.snapshots import list_snapshots
 from ..when import seconds

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, get_args
 from sickbay_events import KINDS, CallOutcome
 from sickbay_projections.entries import REASONS
 
+from ..bus.publish import Blocked
 from ..client import Sickbay
 from ..errors import Reason
-from ..publish import Blocked
 from .sample import Sample, by_label
 from .services import build_sample
 from .table import OTHER

@@ -15,7 +15,7 @@ from ..bus.bulk import BulkSubscription, Item, header_value, subscribe_bulk
 from ..bus.entries import read_entries
 from ..bus.jetstream import JetStreamApi, rfc3339_ns
 from ..bus.view import CHECKPOINT, Change, ViewMap, read_change
-from ..bus.viewnames import ViewNames
+from ..bus.view_names import ViewNames
 from ..view import LogClock
 
 PAGE_TIMEOUT_S: Final = 2.0

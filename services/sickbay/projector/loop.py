@@ -29,8 +29,9 @@ from ..bus.link import Link
 from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReader, Resumed
 from ..bus.reader import Event as ReaderEvent
 from ..bus.topology import LOG, POLICY_KEY, Limits, ensure
+from ..bus.transient import TROUBLE
 from ..bus.view import Change
-from ..bus.viewnames import view_names
+from ..bus.view_names import view_names
 from .acks import Acks
 from .control import differing_keys, fold_lost_control_events, seed_policy
 from .deadletters import At, DeadLetters
@@ -42,7 +43,6 @@ from .keeper import Keeper
 from .meters import Meters
 from .snapshots import newest_fit
 from .transitions import Transitions, Untold, read_end
-from .trouble import TROUBLE
 from .writer import GateWriter
 
 _log = logging.getLogger("sickbay.projector")

@@ -30,7 +30,7 @@ from ..bus.connect import BusError
 from ..bus.entries import read_entries
 from ..bus.jetstream import JetStreamApi, StreamAt
 from ..bus.topology import LOG
-from ..bus.viewnames import MAIN, ViewNames
+from ..bus.view_names import MAIN, ViewNames
 from .transitions import End
 
 try:

@@ -7,7 +7,7 @@ from typing import Final
 import nats.errors
 from nats.js.errors import Error as JetStreamError
 
-from ..bus.connect import BusError
+from .connect import BusError
 
 TROUBLE: Final = (BusError, JetStreamError, nats.errors.Error, OSError)
 """A TimeoutError is an OSError."""
