@@ -27,7 +27,7 @@ from sickbay.bus.connect import connect
 from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, ensure
 from sickbay.gate import Gate
 from sickbay.overlay import Overlay
-from sickbay.view import View
+from sickbay.view.entries import View
 from sickbay_events import Target
 from view_writer import ViewWriter, hold_entry
 

@@ -305,7 +305,7 @@ async def assert_converged(
 
 async def _signed(client: Client) -> bool:
     """Whether a checkpoint's number and digest are those of the bucket, seen while nothing else is written."""
-    from sickbay.bus.view import Change, ViewMap
+    from sickbay.view.digest_map import Change, ViewMap
 
     found = await read_entries(client, GATE_STREAM, f"{GATE_PREFIX}>")
     start = len(GATE_PREFIX)

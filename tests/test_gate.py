@@ -12,7 +12,7 @@ import pytest
 from sickbay.gate import KNOWN_MAX, Gate
 from sickbay.overlay import Overlay
 from sickbay.testing import standalone
-from sickbay.view import View
+from sickbay.view.entries import View
 from sickbay_events import CallOutcome, GateEntry, Target
 from sickbay_events.view import AllowView, HoldView
 from view_writer import hold_entry, release_entry

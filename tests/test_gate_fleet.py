@@ -23,8 +23,8 @@ from sickbay.bus.connect import NatsOptions
 from sickbay.bus.entries import read_entries
 from sickbay.bus.link import Link
 from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, GATE_STREAM
-from sickbay.mirror import Mirror
 from sickbay.projector import Projector
+from sickbay.view.mirror import Mirror
 from sickbay_events import CallOutcome, Override, Scope, encode, override_subject
 from view_writer import until, until_async
 

@@ -17,8 +17,8 @@ from sickbay.bus.bulk import bulk_parser
 from sickbay.bus.connect import NatsOptions
 from sickbay.bus.link import Link
 from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, ensure
-from sickbay.mirror import Mirror
-from sickbay.view import STALE_S, LogClock
+from sickbay.view.entries import STALE_S, LogClock
+from sickbay.view.mirror import Mirror
 from sickbay_events import GateEntry, Policy, Target
 from view_writer import ViewWriter, hold_entry, release_entry, until
 

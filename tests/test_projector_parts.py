@@ -7,10 +7,10 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sickbay.bus.view import Change, ViewMap
 from sickbay.bus.view_names import MAIN
 from sickbay.projector.follow import BEHIND_S, ViewFeed
 from sickbay.projector.snapshots import Found, SnapshotInfo, compress, compression, decompress, kept_not
+from sickbay.view.digest_map import Change, ViewMap
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_796_000_000_000

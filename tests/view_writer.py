@@ -14,7 +14,7 @@ import msgspec
 from nats.aio.client import Client
 
 from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, POLICY_KEY
-from sickbay.bus.view import entry_hash
+from sickbay.view.digest_map import entry_hash
 from sickbay_events import Checkpoint, GateEntry, Policy, Target
 from sickbay_events.view import AllowView, HoldView, PolicyInForce
 

@@ -30,14 +30,14 @@ from .config import Settings
 from .errors import Held
 from .gate import Gate
 from .logs import CallLog, HoldLog, silence
-from .mirror import Mirror
 from .outbox import Reportable
 from .overlay import Overlay
 from .reporter import CAPACITY, CLOSE_LIMIT_S, Counts, Left, Reporter
 from .resort import Resorts
 from .streams import StreamingAnswer
 from .trials import ASK_S, Trial, Trials
-from .view import View
+from .view.entries import View
+from .view.mirror import Mirror
 
 _log = logging.getLogger("sickbay.client")
 

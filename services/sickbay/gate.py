@@ -18,7 +18,7 @@ from sickbay_projections.weighing import Entries, Wanted, alive, denying, leases
 
 from .overlay import Overlay
 from .refused import SAY_EVERY_S, Refused, Tally
-from .view import STALE_S, View
+from .view.entries import STALE_S, View
 
 _log = logging.getLogger("sickbay.gate")
 

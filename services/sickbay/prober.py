@@ -29,7 +29,7 @@ from .bus.connect import BusError
 from .checks import SUSPICIOUS, UNPROVEN, Checked, check, http_client
 from .operate import publish_probe
 from .probes import Probe, Probes
-from .view import View
+from .view.entries import View
 
 _log = logging.getLogger("sickbay.prober")
 

@@ -22,7 +22,7 @@ from .outbox import NotReportable, Reportable, fit
 from .overlay import Overlay
 from .reporter import CLOSE_LIMIT_S, Counts, Left
 from .trials import Trials
-from .view import View
+from .view.entries import View
 
 __all__ = ["Standalone", "standalone"]
 

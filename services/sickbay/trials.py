@@ -28,7 +28,7 @@ from sickbay_projections.weighing import Wanted
 
 from .bus.link import Link
 from .lease_client import Key, SelfGrants, ask_services, key_of, name_of
-from .view import View
+from .view.entries import View
 
 _log = logging.getLogger("sickbay.trials")
 

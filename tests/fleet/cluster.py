@@ -11,10 +11,10 @@ import msgspec
 
 from sickbay.bus.link import Link
 from sickbay.bus.topology import CHECKPOINT_KEY, TRIALS_STREAM
-from sickbay.bus.view import Change
 from sickbay.leases import Leases
 from sickbay.outbox import Reportable
-from sickbay.view import View
+from sickbay.view.digest_map import Change
+from sickbay.view.entries import View
 from sickbay_events import Checkpoint, Event, Policy, Target, rfc3339
 from sickbay_events.lease_wire import TrialAsk
 from sickbay_projections import FOLD_VERSION, Fleet, Recorded

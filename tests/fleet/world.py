@@ -19,7 +19,7 @@ from sickbay.outbox import Reportable, fit
 from sickbay.overlay import Overlay
 from sickbay.reporter import CLOSE_LIMIT_S, Counts, Left
 from sickbay.trials import Trials
-from sickbay.view import View
+from sickbay.view.entries import View
 from sickbay_events import CallOutcome, CallsRefused, Event, Policy, Target
 from virtual_loop import VirtualLoop
 

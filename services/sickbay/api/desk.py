@@ -19,7 +19,7 @@ from ..bus.connect import NatsOptions, PermissionDenied, request
 from ..bus.link import Link
 from ..bus.view_names import view_names
 from ..config import Settings
-from ..mirror import Mirror
+from ..view.mirror import Mirror
 from .overview import Overview
 from .problems import Problem, refused, unavailable
 from .sender import Sender

@@ -52,8 +52,8 @@ def prober(
 async def _probe(found: Settings, wanted: Probes, targets: list[Probe]) -> None:
     """Probe until a signal, while the view is fresh: who is blind does not know what is held."""
     from ..bus.link import Link
-    from ..mirror import Mirror
     from ..prober import Prober, ViewFacts
+    from ..view.mirror import Mirror
     from .running import ended_by_signal
 
     ended = ended_by_signal()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..client import Sickbay
     from ..config import Settings
     from ..sync import SyncSickbay
-    from ..view import View
+    from ..view.entries import View
 
 __all__ = ["API", "ROUTER", "SERVICES", "Metric", "api_exposition", "collector", "exposition", "refused"]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..bus.link import Link
     from ..reporter import Counts
     from ..sync import SyncSickbay
-    from ..view import View
+    from ..view.entries import View
 
 DENIALS: Final = (*REASONS.values(), "trial_taken", "ramp")
 LABELS: Final = (*KINDS, "answered", "refused", "probe")

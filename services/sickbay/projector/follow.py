@@ -14,9 +14,9 @@ from sickbay_events.view import Checkpoint
 from ..bus.bulk import BulkSubscription, Item, header_value, subscribe_bulk
 from ..bus.entries import read_entries
 from ..bus.jetstream import JetStreamApi, rfc3339_ns
-from ..bus.view import CHECKPOINT, Change, ViewMap, read_change
 from ..bus.view_names import ViewNames
-from ..view import LogClock
+from ..view.digest_map import CHECKPOINT, Change, ViewMap, read_change
+from ..view.entries import LogClock
 
 PAGE_TIMEOUT_S: Final = 2.0
 BEHIND_S: Final = 1.0

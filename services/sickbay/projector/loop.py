@@ -30,8 +30,8 @@ from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReade
 from ..bus.reader import Event as ReaderEvent
 from ..bus.topology import LOG, POLICY_KEY, Limits, ensure
 from ..bus.transient import TROUBLE
-from ..bus.view import Change
 from ..bus.view_names import view_names
+from ..view.digest_map import Change
 from .acks import Acks
 from .control import differing_keys, fold_lost_control_events, seed_policy
 from .deadletters import At, DeadLetters

@@ -23,7 +23,7 @@ from sickbay_projections import Fleet
 from ..bus.entries import read_entry
 from ..bus.link import Link
 from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
-from ..bus.view import Change, entry_hash
+from ..view.digest_map import Change, entry_hash
 from .acks import NO_STREAM, WRONG_LAST_SEQUENCE, Ack, Acks, Refused, Stored
 from .follow import ViewFeed
 

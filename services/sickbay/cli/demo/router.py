@@ -25,7 +25,7 @@ from sickbay.gate import Gate
 from sickbay.overlay import Overlay
 from sickbay.testing import Recorder
 from sickbay.trials import Trials
-from sickbay.view import View
+from sickbay.view.entries import View
 
 from .pipes import lines_of_stdin, say
 

@@ -14,8 +14,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from sickbay_events.view import CHECKPOINT_KEY, GATE_PREFIX
 
-from .bulk import Item, header_value
-from .view_names import MAIN, ViewNames
+from ..bus.bulk import Item, header_value
+from ..bus.view_names import MAIN, ViewNames
 
 HISTORY_S: Final = 10.0
 """How long a digest is remembered by its revision; a checkpoint is on its way for less than that."""

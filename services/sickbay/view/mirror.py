@@ -20,13 +20,13 @@ from nats.aio.client import Client
 
 from sickbay_events import Checkpoint, parse_rfc3339
 
-from .bus.bulk import BulkSubscription, Item, header_value, subscribe_bulk
-from .bus.entries import Entry, ReadError, read_entries, read_entry
-from .bus.link import Link
-from .bus.topology import CHECKPOINT_KEY
-from .bus.view import Change, ViewMap, entry_hash, read_change
-from .bus.view_names import MAIN, ViewNames
-from .view import View
+from ..bus.bulk import BulkSubscription, Item, header_value, subscribe_bulk
+from ..bus.entries import Entry, ReadError, read_entries, read_entry
+from ..bus.link import Link
+from ..bus.topology import CHECKPOINT_KEY
+from ..bus.view_names import MAIN, ViewNames
+from .digest_map import Change, ViewMap, entry_hash, read_change
+from .entries import View
 
 _log = logging.getLogger("sickbay.mirror")
 

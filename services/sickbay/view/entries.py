@@ -17,8 +17,8 @@ import msgspec
 from sickbay_events import Checkpoint, GateEntry, Policy, PolicyRefused
 from sickbay_events.view import PolicyInForce
 
-from .bus.topology import CHECKPOINT_KEY, POLICY_KEY
-from .bus.view import Change
+from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
+from .digest_map import Change
 
 _log = logging.getLogger("sickbay.mirror")
 
