@@ -25,8 +25,8 @@ from nats_servers import NatsServer, free_port
 from rows import Row, print_rows
 from sickbay.bus.connect import connect
 from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, ensure
-from sickbay.gate import Gate
-from sickbay.overlay import Overlay
+from sickbay.router.gate import Gate
+from sickbay.router.overlay import Overlay
 from sickbay.view.entries import View
 from sickbay_events import Target
 from view_writer import ViewWriter, hold_entry

@@ -31,7 +31,7 @@ from nats_servers import NatsServer, free_port
 from rows import Row, median, percentile, print_rows
 from sickbay.bus.connect import NatsOptions
 from sickbay.bus.link import Link
-from sickbay.reporter import Reporter
+from sickbay.router.reporter import Reporter
 from sickbay_events import CallOutcome, Target
 
 BATCH: Final = 100

@@ -17,7 +17,7 @@ from rows import Row, median, percentile, print_rows
 from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.link import Link
 from sickbay.bus.topology import ensure
-from sickbay.reporter import Reporter
+from sickbay.router.reporter import Reporter
 from sickbay_events import CallOutcome, Target
 
 RECORD_US = 5.0

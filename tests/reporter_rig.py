@@ -17,7 +17,7 @@ from nats.js.api import ConsumerConfig
 from sickbay.bus import topology
 from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.link import Link
-from sickbay.reporter import Reporter
+from sickbay.router.reporter import Reporter
 from sickbay_events import CallOutcome, Kind, Target
 
 TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")

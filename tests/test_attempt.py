@@ -17,7 +17,7 @@ import pytest
 
 import sickbay
 from sickbay import Held, Target, read_error_body
-from sickbay.faults import fault_of
+from sickbay.router.faults import fault_of
 from sickbay.testing import Standalone, standalone
 from sickbay_events import CallOutcome
 

@@ -12,7 +12,7 @@ import pytest
 
 import sickbay
 from sickbay import Attempt, Budget, Exhausted, Target
-from sickbay.budget import entered
+from sickbay.router.budget import entered
 from sickbay.testing import Standalone, standalone
 from virtual_loop import virtual
 

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-import sickbay.calls
+import sickbay.router.calls
 from sickbay import Answer, Attempt, CallOutcome, Exhausted, Held, Target
-from sickbay.course import Forcing, share_s
+from sickbay.router.failover import Forcing, share_s
 from sickbay.testing import Standalone, standalone
 from virtual_loop import virtual
 

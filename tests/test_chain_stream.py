@@ -10,7 +10,7 @@ import pytest
 
 import sickbay
 from sickbay import Attempt, CallOutcome, Exhausted, Target
-from sickbay.streams import StreamingAnswer
+from sickbay.router.streams import StreamingAnswer
 from sickbay.testing import Standalone, standalone
 from virtual_loop import virtual
 

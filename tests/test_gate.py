@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sickbay.gate import KNOWN_MAX, Gate
-from sickbay.overlay import Overlay
+from sickbay.router.gate import KNOWN_MAX, Gate
+from sickbay.router.overlay import Overlay
 from sickbay.testing import standalone
 from sickbay.view.entries import View
 from sickbay_events import CallOutcome, GateEntry, Target

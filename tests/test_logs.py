@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from sickbay.logs import LOADED_MAX, SAID_MAX, SAY_EVERY_S, CallLog, HoldLog, silence
+from sickbay.router.logs import LOADED_MAX, SAID_MAX, SAY_EVERY_S, CallLog, HoldLog, silence
 from sickbay_events import Decision, GateEntry, Target
 from sickbay_events.view import HoldView
 from view_writer import hold_entry, release_entry

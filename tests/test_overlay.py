@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sickbay.overlay import TARGETS_MAX, UNACKNOWLEDGED_MAX, Overlay
+from sickbay.router.overlay import TARGETS_MAX, UNACKNOWLEDGED_MAX, Overlay
 from sickbay_events import CallOutcome, Decision, GateEntry, Override, Policy, Target
 from sickbay_events.view import HoldView
 from sickbay_projections import decide_entries

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from sickbay.refused import TALLIES_MAX, Refused
+from sickbay.router.denials import TALLIES_MAX, Refused
 from sickbay_events import Target
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from reporter_rig import TARGET, Replica, publishing
 from sickbay.bus.connect import NatsOptions
 from sickbay.bus.link import Link
-from sickbay.outbox import EVENT_BYTES_MAX, WINDOW, Backlog, Entry, NotReportable, fit, weighty
-from sickbay.reporter import Reporter
+from sickbay.router.outbox import EVENT_BYTES_MAX, WINDOW, Backlog, Entry, NotReportable, fit, weighty
+from sickbay.router.reporter import Reporter
 from sickbay_events import (
     KINDS,
     CallAnswered,

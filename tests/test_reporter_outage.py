@@ -12,8 +12,8 @@ import uvloop
 
 from nats_servers import NatsServer, free_port
 from reporter_rig import Hole, Replica, check_once, prepare, publishing, read_log, until
-from sickbay.flight import SILENCE_S, TICK_S
-from sickbay.outbox import WINDOW
+from sickbay.router.in_flight import SILENCE_S, TICK_S
+from sickbay.router.outbox import WINDOW
 
 OUTAGE_S = 5.0
 Runner = Callable[[Coroutine[Any, Any, None]], None]

@@ -12,7 +12,7 @@ from nats.js.api import DiscardPolicy, StreamConfig
 from nats_servers import NatsServer
 from reporter_rig import TARGET, admin, check_once, prepare, publishing, read_log, until
 from sickbay.bus.topology import LOG
-from sickbay.flight import FAILURES_MAX
+from sickbay.router.in_flight import FAILURES_MAX
 from sickbay_events import CallOutcome, ProbeResult
 
 SUBJECTS = ["sickbay.outcome.>", "sickbay.probe.>"]
@@ -160,7 +160,7 @@ async def test_a_repeated_or_late_or_foreign_acknowledgement_changes_nothing(nat
 
 async def test_nothing_older_than_the_window_is_overtaken_by_more_than_1000_numbers(nats_server: NatsServer) -> None:
     """SPEC 4, Once: seen at the log itself, with the oldest event held back by the server."""
-    from sickbay.outbox import WINDOW
+    from sickbay.router.outbox import WINDOW
 
     await prepare(nats_server.url)
     async with publishing(nats_server.url, capacity=20_000) as replica:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-import sickbay.client
+import sickbay.router.client
 from sim import virtual
 from sim.faults import FAULTS_WANTED
 from sim.history import run

@@ -20,10 +20,10 @@ import sickbay.sync
 from nats_servers import NatsServer, free_port
 from sickbay import Held, Sickbay, Target, tracing
 from sickbay.app import Services
-from sickbay.attempt import Attempt
 from sickbay.bus.connect import connect
 from sickbay.config import Settings
 from sickbay.operate import publish_outcome
+from sickbay.router.attempt import Attempt
 from sickbay_events import CallOutcome
 
 TARGET = Target("api.openai.com#batch", "gpt-5.2")

@@ -19,10 +19,10 @@ from sickbay.app import Services
 from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.link import Link
 from sickbay.config import Settings
-from sickbay.lease_client import ask_services
 from sickbay.leases import Leases
 from sickbay.operate import publish_outcome
 from sickbay.projector import Projector
+from sickbay.router.leases import ask_services
 from sickbay.rpc import Rpc
 from sickbay_events import CallOutcome, Policy, Target
 from sickbay_events.lease_wire import Action, LeaseName, TrialAsk, ttl_s

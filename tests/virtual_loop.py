@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from sickbay.calls import Calls
+from sickbay.router.calls import Calls
 from sickbay.testing import Standalone, standalone
 
 T = TypeVar("T")

@@ -45,8 +45,8 @@ from .probes import Probe, Probes, read_probes
 from .projector import Projector
 from .projector.control import in_shadow, seed_policy
 from .projector.deadletters import Letter
+from .router.tracing import enable_folds
 from .rpc import Rpc
-from .tracing import enable_folds
 
 if TYPE_CHECKING:
     from .alerts.relay import Alerting

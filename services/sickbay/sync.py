@@ -26,14 +26,14 @@ from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 from sickbay_events import Decision, Target
 
-from . import calls_sync
-from .attempt import Attempt
-from .calls_sync import SyncStreamingAnswer
-from .chain import NO_FALLBACK, Answer, CallOptions, Usable
-from .client import Sickbay
-from .client import connect as connect_async
-from .outbox import Reportable
-from .reporter import CLOSE_LIMIT_S, Counts, Left, Reporter
+from .router import sync_calls as calls_sync
+from .router.attempt import Attempt
+from .router.chain import NO_FALLBACK, Answer, CallOptions, Usable
+from .router.client import Sickbay
+from .router.client import connect as connect_async
+from .router.outbox import Reportable
+from .router.reporter import CLOSE_LIMIT_S, Counts, Left, Reporter
+from .router.sync_calls import SyncStreamingAnswer
 
 __all__ = ["SyncSickbay", "connect"]
 

@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
-from sickbay.attempt import Attempt
-from sickbay.client import MINUTE_S, Sickbay
-from sickbay.errors import Held
-from sickbay.gate import Gate
-from sickbay.outbox import Reportable, fit
-from sickbay.overlay import Overlay
-from sickbay.reporter import CLOSE_LIMIT_S, Counts, Left
-from sickbay.trials import Trials
+from sickbay.router.attempt import Attempt
+from sickbay.router.client import MINUTE_S, Sickbay
+from sickbay.router.errors import Held
+from sickbay.router.gate import Gate
+from sickbay.router.outbox import Reportable, fit
+from sickbay.router.overlay import Overlay
+from sickbay.router.reporter import CLOSE_LIMIT_S, Counts, Left
+from sickbay.router.trials import Trials
 from sickbay.view.entries import View
 from sickbay_events import CallOutcome, CallsRefused, Event, Policy, Target
 from virtual_loop import VirtualLoop

@@ -22,7 +22,7 @@ from sickbay_events.derived import RULES
 from sickbay_events.names import NAME_BYTES_MAX, at_machine
 from sickbay_events.redact import redact
 
-from ..outbox import EVENT_BYTES_MAX, WORD_CHARS_MAX, NotReportable, fit
+from ..router.outbox import EVENT_BYTES_MAX, WORD_CHARS_MAX, NotReportable, fit
 from .desk import target_of
 from .problems import Problem, of_validation, refused, unavailable
 from .questions import NDJSON, Model, Provider

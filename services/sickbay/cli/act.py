@@ -23,7 +23,7 @@ from ..operate import (
     read_duration_s,
     scope_of,
 )
-from ..outbox import NotReportable, fit
+from ..router.outbox import NotReportable, fit
 from .base import AsJson, DataFolder, NatsUrl, Provider, connected, console, print_json, provider_name, run
 
 Model: TypeAlias = Annotated[str | None, typer.Argument(help="Model id as it is sent; without it the whole host.")]

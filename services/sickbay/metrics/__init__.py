@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from ..app import Services
     from ..bus.link import Link
-    from ..client import Sickbay
     from ..config import Settings
+    from ..router.client import Sickbay
     from ..sync import SyncSickbay
     from ..view.entries import View
 

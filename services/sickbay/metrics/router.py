@@ -10,15 +10,15 @@ from sickbay_events import KINDS, CallOutcome
 from sickbay_projections.entries import REASONS
 
 from ..bus.publish import Blocked
-from ..client import Sickbay
-from ..errors import Reason
+from ..router.client import Sickbay
+from ..router.errors import Reason
 from .sample import Sample, by_label
 from .services import build_sample
 from .table import OTHER
 
 if TYPE_CHECKING:
     from ..bus.link import Link
-    from ..reporter import Counts
+    from ..router.reporter import Counts
     from ..sync import SyncSickbay
     from ..view.entries import View
 

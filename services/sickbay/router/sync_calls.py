@@ -22,8 +22,8 @@ from sickbay_events import Target
 from .attempt import Attempt
 from .calls import Calls, WrongFunction
 from .chain import NO_FALLBACK, Answer, CallOptions, Limits
-from .course import Course, Pause, Try, cut_off, no_content
 from .errors import Held
+from .failover import Course, Pause, Try, cut_off, no_content
 from .streams import KEPT_MAX, Streamed
 
 T = TypeVar("T")

@@ -23,11 +23,11 @@ from nats.aio.client import Client
 from sickbay_events import CallsRefused, token
 from sickbay_events.outcome import DAY_MS, ProbeResult
 
-from .bus.bulk import BulkSubscription, Item, status_of, subscribe_bulk
-from .bus.connect import PermissionDenied
-from .bus.link import Link
-from .bus.publish import AckError, Blocked, decode_ack, message
-from .bus.write import write_now
+from ..bus.bulk import BulkSubscription, Item, status_of, subscribe_bulk
+from ..bus.connect import PermissionDenied
+from ..bus.link import Link
+from ..bus.publish import AckError, Blocked, decode_ack, message
+from ..bus.write import write_now
 from .outbox import WINDOW, Entry
 
 TICK_S: Final = 0.2

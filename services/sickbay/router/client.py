@@ -20,24 +20,24 @@ from typing import Any, Final, Protocol, Self, TypeVar, Unpack, overload
 from sickbay_events import CallAnswered, CallOutcome, CallsRefused, Decision, Skipped, Target, rfc3339
 from sickbay_events.outcome import Lease
 
+from ..bus.connect import NatsOptions
+from ..bus.link import Link
+from ..bus.view_names import view_names
+from ..config import Settings
+from ..view.entries import View
+from ..view.mirror import Mirror
 from .attempt import Attempt
-from .bus.connect import NatsOptions
-from .bus.link import Link
-from .bus.view_names import view_names
 from .calls import Calls
 from .chain import NO_FALLBACK, Answer, CallOptions, Usable
-from .config import Settings
+from .chain_check import Resorts
 from .errors import Held
 from .gate import Gate
 from .logs import CallLog, HoldLog, silence
 from .outbox import Reportable
 from .overlay import Overlay
 from .reporter import CAPACITY, CLOSE_LIMIT_S, Counts, Left, Reporter
-from .resort import Resorts
 from .streams import StreamingAnswer
 from .trials import ASK_S, Trial, Trials
-from .view.entries import View
-from .view.mirror import Mirror
 
 _log = logging.getLogger("sickbay.client")
 
@@ -420,7 +420,7 @@ def connect(
 def _saved_url(settings: Settings) -> str | None:
     """Where this machine's embedded server was last started; it runs on POSIX systems only."""
     with suppress(ImportError):
-        from .bus.embedded import saved_url
+        from ..bus.embedded import saved_url
 
         return saved_url(settings.data_folder)
     return None

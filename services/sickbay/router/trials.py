@@ -26,9 +26,9 @@ from sickbay_events.lease_wire import Action, TrialAnswer, TrialAsk, ttl_s
 from sickbay_events.outcome import DAY_MS, Lease
 from sickbay_projections.weighing import Wanted
 
-from .bus.link import Link
-from .lease_client import Key, SelfGrants, ask_services, key_of, name_of
-from .view.entries import View
+from ..bus.link import Link
+from ..view.entries import View
+from .leases import Key, SelfGrants, ask_services, key_of, name_of
 
 _log = logging.getLogger("sickbay.trials")
 

@@ -16,9 +16,9 @@ from sickbay_events import Skipped, Target
 from .attempt import Attempt
 from .calls import Abandoned, Calls, WrongFunction, end
 from .chain import NO_FALLBACK, Answer, CallOptions, Limits
-from .course import Course, Pause, Try, cut_off, no_content, out_of_time
 from .errors import Held, Tried
-from .releases import Alarm
+from .failover import Course, Pause, Try, cut_off, no_content, out_of_time
+from .waiters import Alarm
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import nats.errors
 
 from sickbay_events import Target
 
-from .bus.link import Link
+from ..bus.link import Link
 
 _log = logging.getLogger("sickbay")
 

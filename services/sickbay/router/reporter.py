@@ -25,8 +25,8 @@ import msgspec
 
 from sickbay_events import NameRefused, Target, token
 
-from .bus.link import Link
-from .flight import Flight
+from ..bus.link import Link
+from .in_flight import Flight
 from .outbox import Backlog, Entry, NotReportable, Reportable, by_label, fit, label
 
 _log = logging.getLogger("sickbay.reporter")

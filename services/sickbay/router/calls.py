@@ -15,12 +15,12 @@ from sickbay_events import Target
 
 from .attempt import Attempt, Desk
 from .chain import NO_FALLBACK, Answer, CallOptions, Limits
-from .course import Course, Forcing, Pause, Try, cut_off, out_of_time
+from .chain_check import Resorts
 from .errors import Held
+from .failover import Course, Forcing, Pause, Try, cut_off, out_of_time
 from .gate import Gate
 from .logs import CallLog
-from .releases import Alarm, Releases
-from .resort import Resorts
+from .waiters import Alarm, Releases
 
 _log = logging.getLogger("sickbay.calls")
 

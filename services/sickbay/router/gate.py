@@ -16,9 +16,9 @@ from sickbay_events.view import HoldView
 from sickbay_projections import decide_entries
 from sickbay_projections.weighing import Entries, Wanted, alive, denying, leases_wanted, moments, stricter
 
+from ..view.entries import STALE_S, View
+from .denials import SAY_EVERY_S, Refused, Tally
 from .overlay import Overlay
-from .refused import SAY_EVERY_S, Refused, Tally
-from .view.entries import STALE_S, View
 
 _log = logging.getLogger("sickbay.gate")
 

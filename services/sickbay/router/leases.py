@@ -14,7 +14,7 @@ import nats.errors
 from sickbay_events.lease_wire import NOT_CURRENT, SUBJECT, LeaseName, TrialAnswer, TrialAsk
 from sickbay_projections.weighing import Wanted
 
-from .bus.link import Link
+from ..bus.link import Link
 
 _log = logging.getLogger("sickbay.trials")
 
