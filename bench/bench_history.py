@@ -23,7 +23,7 @@ from rows import Row, print_rows
 from sickbay.bus.connect import connect
 from sickbay.bus.topology import ensure
 from sickbay.historian.book import Book, Position
-from sickbay.projector.intake import Batch
+from sickbay.log.decode import Batch
 from sickbay_events import CallOutcome, Kind, Target, encode, outcome_subject
 from sickbay_events.codec import decode_outcomes
 from sickbay_projections import Fleet

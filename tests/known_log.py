@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from sickbay.logfile import LogLine, open_writer
+from sickbay.log.file import LogLine, open_writer
 from sickbay_events import CallOutcome, Target, encode, outcome_subject
 
 START_MS: Final = 1_780_000_000_000

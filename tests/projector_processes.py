@@ -29,7 +29,7 @@ from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.link import Link
 from sickbay.bus.reader import CaughtUp, Chunk, Gap, LogReader
 from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, GATE_STREAM, LOG, POLICY_KEY, TRANSITIONS
-from sickbay.projector.control import fold_lost_control_events
+from sickbay.log.control import fold_lost_control_events
 from sickbay_events import (
     CallOutcome,
     Poison,

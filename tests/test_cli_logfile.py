@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from sickbay.logfile import LogFile, LogFileError, LogLine, open_writer, rfc3339_ns
+from sickbay.log.file import LogFile, LogFileError, LogLine, open_writer, rfc3339_ns
 
 PAYLOADS = [
     b'{"kind":"ok"}',

@@ -22,7 +22,7 @@ from sickbay.bus.topology import LOG
 from sickbay.cli.compare import Asked, _file, _live
 from sickbay.cli.files import export_log
 from sickbay.config import Settings
-from sickbay.logfile import LogLine, open_writer
+from sickbay.log.file import LogLine, open_writer
 from sickbay.operate import publish, publish_outcome
 from sickbay.pastview import log_now
 from sickbay.report import report

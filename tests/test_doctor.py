@@ -34,8 +34,8 @@ from sickbay.doctor.finding import Patient
 from sickbay.doctor.machine import files
 from sickbay.doctor.servers import clock_findings
 from sickbay.doctor.streams import hours_held
+from sickbay.log.snapshots import SnapshotInfo, store
 from sickbay.operate import publish_outcome
-from sickbay.projector.snapshots import SnapshotInfo, store
 from sickbay_events import CallOutcome, Target
 from sickbay_projections import FOLD_VERSION
 

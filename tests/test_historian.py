@@ -32,8 +32,8 @@ from sickbay.historian import schema
 from sickbay.historian.book import Book, Keep, Position
 from sickbay.historian.errors import HistoryRefused, HistoryUnusable, RivalWriter
 from sickbay.historian.historian import Historian
+from sickbay.log.snapshots import list_snapshots
 from sickbay.projector import Projector
-from sickbay.projector.snapshots import list_snapshots
 from sickbay_events import encode
 from sickbay_projections import Recorded
 from sickbay_projections.replay.history import Page

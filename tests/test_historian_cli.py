@@ -19,7 +19,7 @@ from histories import START_MS
 from history_rig import built, subject_of
 from sickbay.bus.filelock import FileLock
 from sickbay.historian.query import report
-from sickbay.logfile import LogLine, open_writer
+from sickbay.log.file import LogLine, open_writer
 from sickbay_events import CallOutcome, CallsRefused, Target, encode, rfc3339
 from sickbay_projections import Recorded
 

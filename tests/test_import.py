@@ -24,9 +24,9 @@ from sickbay.importers.formats import FORMATS
 from sickbay.importers.run import copy_log, import_file
 from sickbay.importers.sorting import Sorter
 from sickbay.importers.values import length_ms, status_of, time_ms
-from sickbay.logfile import LogFile, LogFileError, LogLine, open_writer
+from sickbay.log.file import LogFile, LogFileError, LogLine, open_writer
+from sickbay.log.folding import replay
 from sickbay.operate import ActRefused
-from sickbay.replay import replay
 from sickbay_events import Poison, decode, encode, outcome_subject, override_subject, read_subject
 from sickbay_events.codec import POLICY_SUBJECT, probe_subject
 from sickbay_events.outcome import Override, PolicyChanged, ProbeResult

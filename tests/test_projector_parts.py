@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sickbay.bus.view_names import MAIN
+from sickbay.log.snapshots import Found, SnapshotInfo, compress, compression, decompress, kept_not
 from sickbay.projector.follow import BEHIND_S, ViewFeed
-from sickbay.projector.snapshots import Found, SnapshotInfo, compress, compression, decompress, kept_not
 from sickbay.view.digest_map import Change, ViewMap
 
 HOUR_MS = 3_600_000

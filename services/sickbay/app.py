@@ -40,10 +40,10 @@ from .contract import Doc, document, documented, schema_of, specification
 from .doctor.checks import losses
 from .doctor.finding import Patient
 from .historian.child import HistorianChild
+from .log.control import in_shadow, seed_policy
 from .metrics import exposition, refused
 from .probes import Probe, Probes, read_probes
 from .projector import Projector
-from .projector.control import in_shadow, seed_policy
 from .projector.deadletters import Letter
 from .router.tracing import enable_folds
 from .rpc import Rpc

@@ -16,7 +16,7 @@ import msgspec
 from sickbay_events import Target, rfc3339
 from sickbay_projections import Fleet
 
-from .replay import Bound, Look
+from .log.folding import Bound, Look
 from .when import WhenRefused, when_ms
 
 _ACCEPTED: Final = '{"at": a time, "provider", "model", "replica"?}'

@@ -25,9 +25,9 @@ from .bus.jetstream import JetStreamApi, StoredMessage, StreamAt
 from .bus.reader import CaughtUp, Chunk, Gap, LogChanged, LogReader
 from .bus.topology import LOG
 from .bus.view_names import MAIN, ViewNames
-from .projector.control import lost_control_events
-from .projector.snapshots import Found, list_snapshots, load, unfit
-from .replay import TO_THE_END, Bound, Folding
+from .log.control import lost_control_events
+from .log.folding import TO_THE_END, Bound, Folding
+from .log.snapshots import Found, list_snapshots, load, unfit
 from .trace import Standing
 
 REQUEST_S: Final = 5.0

@@ -27,8 +27,8 @@ from sickbay_projections.rules.ramp import in_from_ms
 from .bus.jetstream import JetStreamApi, StreamAt
 from .bus.reader import CaughtUp, Chunk, LogReader
 from .bus.topology import LOG, OUTCOME_PREFIX
+from .log.decode import Intake
 from .pastview import REQUEST_S, log_now
-from .projector.intake import Intake
 from .router.overlay import bounded
 from .trace import Standing
 

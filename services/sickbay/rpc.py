@@ -39,10 +39,10 @@ from sickbay_projections import Fleet
 
 from .bus.connect import BusError
 from .leases import LeaseRefused, Leases, NotCurrent
+from .log.transitions import warnings_of
 from .operate import ActRefused, publish_override, scope_of
 from .policies import PolicyMoved, set_policy, standing_policy
 from .projector.health import ProjectorHealth
-from .transitions import warnings_of
 
 _log = logging.getLogger("sickbay.rpc")
 

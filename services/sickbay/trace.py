@@ -34,7 +34,7 @@ from sickbay_projections import Fleet
 from .bus.jetstream import JetStreamApi
 from .bus.reader import CaughtUp, Chunk, LogReader
 from .bus.topology import LOG, OUTCOME_PREFIX, PROBE_PREFIX
-from .projector.intake import Intake
+from .log.decode import Intake
 
 STEPS_MAX: Final = 1_000
 """The newest steps that are kept."""

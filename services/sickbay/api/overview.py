@@ -16,8 +16,8 @@ from sickbay_events import rfc3339
 
 from ..bus.connect import BusError
 from ..historian.errors import HistoryRefused
+from ..log.transitions import warnings_of
 from ..operate import scope_of
-from ..transitions import warnings_of
 from .problems import Problem
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ..bus.connect import BusError, OptionsError
 from ..bus.view_names import ViewRefused
 from ..config import SettingRefused
 from ..historian.errors import HistoryRefused
-from ..logfile import LogFileError
+from ..log.file import LogFileError
 from ..operate import ActRefused
 from ..tomlfile import FileRefused
 from ..when import WhenRefused

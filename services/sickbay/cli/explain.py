@@ -15,13 +15,13 @@ from sickbay_events import Scope, Target, rfc3339
 from sickbay_projections import Fleet
 
 from ..bus.connect import PermissionDenied
+from ..log.folding import TO_THE_END, Bound
+from ..log.transitions import warnings_of
 from ..operate import ActRefused, scope_of
 from ..pastview import PastView, state_at
-from ..replay import TO_THE_END, Bound
 from ..replicaview import seen_by
 from ..rpc import documents_around
 from ..trace import Step, trace
-from ..transitions import warnings_of
 from .base import (
     AsJson,
     DataFolder,

@@ -11,8 +11,8 @@ from nats.aio.client import Client
 from ..bus.jetstream import JetStreamApi
 from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReader
 from ..bus.topology import LOG
-from ..logfile import LogLine, open_writer
-from ..projector.control import lost_control_events
+from ..log.control import lost_control_events
+from ..log.file import LogLine, open_writer
 from ..trace import Standing
 from .base import (
     AsJson,

@@ -16,10 +16,10 @@ from sickbay_events import DerivedEvent, HealthChanged, Held, Policy, Released, 
 from sickbay_projections import FOLD_VERSION, Fleet
 
 from ..asks import Asks, read_asks
-from ..logfile import LogFile
+from ..log.file import LogFile
+from ..log.folding import TO_THE_END, Bound, Folding, Look, fold_file
 from ..operate import ActRefused
 from ..pastview import Base, find_base, fold_live, log_now
-from ..replay import TO_THE_END, Bound, Folding, Look, fold_file
 from ..told import Told
 from .base import AsJson, DataFolder, NatsUrl, connected, console, error_console, rows, run, seconds, table
 from .compare import Asked, compare

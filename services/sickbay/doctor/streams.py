@@ -12,8 +12,8 @@ from sickbay_projections import FOLD_VERSION
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TopologyReport, check
 from ..bus.view_names import MAIN
+from ..log.snapshots import list_snapshots
 from ..projector.acts import WAIT_MAX_S, Acts
-from ..projector.snapshots import list_snapshots
 from ..when import seconds
 from .finding import REQUEST_S, Finding, Patient
 

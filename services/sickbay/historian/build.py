@@ -8,9 +8,9 @@ from typing import Final
 from sickbay_projections import FOLD_VERSION, Fleet
 from sickbay_projections.replay.history import History
 
-from ..logfile import LogFile
-from ..projector.intake import Intake
-from ..replay import chunks
+from ..log.decode import Intake
+from ..log.file import LogFile
+from ..log.folding import chunks
 from .book import IN_MEMORY, Book, Keep, Position
 
 COMMIT_EVENTS: Final = 50_000

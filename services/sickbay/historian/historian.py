@@ -35,9 +35,9 @@ from ..bus.reader import Chunk, Gap, Interrupted, LogChanged, LogReader, Resumed
 from ..bus.reader import Event as ReaderEvent
 from ..bus.topology import LOG
 from ..bus.transient import TROUBLE
-from ..projector.control import fold_lost_control_events
-from ..projector.intake import Intake
-from ..projector.snapshots import list_snapshots, load, unfit
+from ..log.control import fold_lost_control_events
+from ..log.decode import Intake
+from ..log.snapshots import list_snapshots, load, unfit
 from .book import Book, Keep, Position, set_aside
 from .errors import HistoryRefused, HistoryUnusable
 

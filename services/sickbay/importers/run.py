@@ -21,7 +21,7 @@ import msgspec
 from sickbay_events import CallOutcome, EventError, encode, read_subject, rfc3339
 from sickbay_events.redact import redact
 
-from ..logfile import LogFile, LogFileError, LogLine, open_writer
+from ..log.file import LogFile, LogFileError, LogLine, open_writer
 from .calls import Call, NotACall, RowRefused, event_of
 from .fields import Setup
 from .formats import FORMATS

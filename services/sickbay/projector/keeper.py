@@ -21,7 +21,7 @@ from sickbay_projections import FOLD_VERSION
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CHECKPOINT_KEY, LOG, TRANSITIONS, ensure
 from ..bus.transient import TROUBLE
-from . import snapshots
+from ..log import snapshots
 from .acts import Acts
 from .writer import CHECKPOINT_EVERY_S
 

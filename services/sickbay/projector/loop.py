@@ -31,17 +31,17 @@ from ..bus.reader import Event as ReaderEvent
 from ..bus.topology import LOG, POLICY_KEY, Limits, ensure
 from ..bus.transient import TROUBLE
 from ..bus.view_names import view_names
+from ..log.control import differing_keys, fold_lost_control_events, seed_policy
+from ..log.decode import Batch, Intake
+from ..log.snapshots import newest_fit
 from ..view.digest_map import Change
 from .acks import Acks
-from .control import differing_keys, fold_lost_control_events, seed_policy
 from .deadletters import At, DeadLetters
 from .documents import Documents
 from .follow import ViewFeed
 from .health import Phase, ProjectorHealth, health_of
-from .intake import Batch, Intake
 from .keeper import Keeper
 from .meters import Meters
-from .snapshots import newest_fit
 from .transitions import Transitions, Untold, read_end
 from .writer import GateWriter
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sickbay_events import CallOutcome, DerivedEvent
 
+from ..log.decode import Batch
 from ..metrics.sample import Histogram
-from .intake import Batch
 
 
 class Meters:

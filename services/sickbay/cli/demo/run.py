@@ -28,8 +28,8 @@ from ...bus.embedded import saved_url
 from ...bus.jetstream import JetStreamApi
 from ...bus.reader import CaughtUp, Chunk, LogReader
 from ...bus.topology import HELD_PREFIX, LOG, TRANSITIONS
-from ...logfile import LogFile
-from ...replay import replay
+from ...log.file import LogFile
+from ...log.folding import replay
 from ...trace import Standing
 from ..base import SaysNo, console, print_json, rows, run, table
 from ..files import export_log

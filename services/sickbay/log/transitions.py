@@ -10,11 +10,11 @@ from nats.aio.client import Client
 
 from sickbay_events import Scope, parse_rfc3339, rfc3339
 
-from .bus.bulk import header_value
-from .bus.connect import BusError
-from .bus.entries import PAGE_ENTRIES, Entry, read_entries, read_page
-from .bus.jetstream import JetStreamApi
-from .bus.topology import TRANSITIONS, WARNING_PREFIX
+from ..bus.bulk import header_value
+from ..bus.connect import BusError
+from ..bus.entries import PAGE_ENTRIES, Entry, read_entries, read_page
+from ..bus.jetstream import JetStreamApi
+from ..bus.topology import TRANSITIONS, WARNING_PREFIX
 
 DAY_MS: Final = 86_400_000
 SCANNED_MAX: Final = 20_000

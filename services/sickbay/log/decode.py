@@ -10,7 +10,7 @@ from sickbay_events import Event, Poison, Policy, PolicyChanged, decode, read_su
 from sickbay_events.codec import decode_outcomes
 
 from ..bus.reader import Chunk
-from ..logfile import Columns
+from .file import Columns
 
 _CACHED_MAX: Final = 200_000
 

@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 from sickbay_events import DerivedEvent, Event, Override, Poison, Policy, PolicyChanged
 from sickbay_projections import Fleet
 
-from .bus.reader import Chunk
-from .logfile import Columns, LogFile, LogFileError
-from .projector.intake import Batch, Intake
+from ..bus.reader import Chunk
+from .decode import Batch, Intake
+from .file import Columns, LogFile, LogFileError
 
 GAP_REASON: Final = "gap"
 
