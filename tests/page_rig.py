@@ -24,7 +24,7 @@ from cli_runs import CLEAN
 from nats_servers import free_port
 from sickbay.bus.connect import connect
 from sickbay.bus.embedded import saved_url
-from sickbay.operate import publish_outcome, publish_override
+from sickbay.control.acts import publish_outcome, publish_override
 from sickbay_events import CallOutcome, Scope, Target
 
 CHROMIUM: Final = "/usr/bin/chromium"

@@ -27,7 +27,7 @@ from sickbay.alerts.settings import read_alerts
 from sickbay.bus.connect import connect
 from sickbay.bus.topology import HELD_PREFIX, TRANSITIONS, Limits, ensure
 from sickbay.bus.view_names import MAIN
-from sickbay.operate import publish_outcome
+from sickbay.control.acts import publish_outcome
 from sickbay_events import CallOutcome, Target
 from view_writer import until
 

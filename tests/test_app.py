@@ -23,7 +23,7 @@ from sickbay.app import Services, Transition, app, make_app, services_of
 from sickbay.bus.connect import BusError, ConnectError, connect
 from sickbay.config import Settings
 from sickbay.contract import document
-from sickbay.operate import publish_outcome
+from sickbay.control.acts import publish_outcome
 from sickbay_events import CallOutcome, Target
 from sickbay_events.codec import encode_derived
 from sickbay_events.derived import DerivedEvent, HealthChanged, Held, Released, WarningRaised

@@ -21,8 +21,8 @@ from sickbay.app import Services
 from sickbay.beside import compare_views
 from sickbay.bus.topology import CONTROL, TRANSITIONS, streams
 from sickbay.bus.view_names import MAIN, ViewRefused, view_names
+from sickbay.control.acts import publish_outcome
 from sickbay.log import snapshots
-from sickbay.operate import publish_outcome
 from sickbay.projector import keeper, loop
 from sickbay.verify import verify
 from sickbay_events import CallOutcome, Target

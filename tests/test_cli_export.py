@@ -22,9 +22,9 @@ from sickbay.cli.demo.run import live_holds
 from sickbay.cli.files import export_log, headers_of
 from sickbay.cli.replay import hold_fact
 from sickbay.config import Settings
+from sickbay.control.acts import publish, publish_outcome, publish_override
 from sickbay.log.file import LogFile
 from sickbay.log.folding import replay
-from sickbay.operate import publish, publish_outcome, publish_override
 from sickbay.trace import trace
 from sickbay_events import CallOutcome, Held, Kind, Scope, Target
 from sickbay_events.codec import outcome_subject

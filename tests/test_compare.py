@@ -22,8 +22,8 @@ from sickbay.bus.topology import LOG
 from sickbay.cli.compare import Asked, _file, _live
 from sickbay.cli.files import export_log
 from sickbay.config import Settings
+from sickbay.control.acts import publish, publish_outcome
 from sickbay.log.file import LogLine, open_writer
-from sickbay.operate import publish, publish_outcome
 from sickbay.pastview import log_now
 from sickbay.report import report
 from sickbay_events import CallOutcome, CallsRefused, Lease, Policy, Target, encode, outcome_subject, rfc3339

@@ -29,13 +29,13 @@ from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG, TRANSITIONS, Limits, ensure
 from sickbay.bus.view_names import MAIN, view_names
 from sickbay.config import Settings
+from sickbay.control.acts import publish_outcome
 from sickbay.doctor import servers
 from sickbay.doctor.finding import Patient
 from sickbay.doctor.machine import files
 from sickbay.doctor.servers import clock_findings
 from sickbay.doctor.streams import hours_held
 from sickbay.log.snapshots import SnapshotInfo, store
-from sickbay.operate import publish_outcome
 from sickbay_events import CallOutcome, Target
 from sickbay_projections import FOLD_VERSION
 

@@ -14,7 +14,7 @@ from cli_runs import NATS_CLI, Serve, needs_nats_cli, serve_fixture, sickbay  # 
 from nats_servers import NatsServer
 from sickbay.cli import app
 from sickbay.cli.equivalents import Named, example, lines, table_of
-from sickbay.operate import scope_of
+from sickbay.control.acts import scope_of
 
 
 def run(line: str, url: str) -> subprocess.CompletedProcess[str]:

@@ -15,9 +15,9 @@ from past_rig import TARGETS, api, fleet_of, history, services, settled
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG, SNAPSHOTS_STREAM
 from sickbay.cli.explain import told_of_then
+from sickbay.control.acts import publish_outcome
 from sickbay.log import snapshots
 from sickbay.log.folding import Bound
-from sickbay.operate import publish_outcome
 from sickbay.pastview import OutOfReach, find_base, log_now, state_at
 from sickbay.projector import keeper
 from sickbay.projector.transitions import End

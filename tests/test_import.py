@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from cli_runs import sickbay
 from histories import history
+from sickbay.control.acts import ActRefused
 from sickbay.importers.access import NGINX
 from sickbay.importers.calls import RowRefused, inner
 from sickbay.importers.fields import USUAL, Setup, read_setup
@@ -26,7 +27,6 @@ from sickbay.importers.sorting import Sorter
 from sickbay.importers.values import length_ms, status_of, time_ms
 from sickbay.log.file import LogFile, LogFileError, LogLine, open_writer
 from sickbay.log.folding import replay
-from sickbay.operate import ActRefused
 from sickbay_events import Poison, decode, encode, outcome_subject, override_subject, read_subject
 from sickbay_events.codec import POLICY_SUBJECT, probe_subject
 from sickbay_events.outcome import Override, PolicyChanged, ProbeResult

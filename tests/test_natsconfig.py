@@ -20,8 +20,8 @@ from cli_runs import sickbay
 from nats_servers import nats_server_binary
 from secured_nats import read_env
 from sickbay.certificates import Authority
+from sickbay.control.acts import ActRefused
 from sickbay.natsconfig import Plan, nodes, write
-from sickbay.operate import ActRefused
 from sickbay.roles import roles
 
 SHAPES = {

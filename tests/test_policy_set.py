@@ -17,8 +17,8 @@ from nats_servers import NatsCluster, NatsServer
 from projector_processes import until
 from sickbay.bus.connect import connect
 from sickbay.bus.topology import Limits, ensure
-from sickbay.operate import ActRefused
-from sickbay.policies import PolicyMoved, set_policy, standing_policy, to_toml
+from sickbay.control.acts import ActRefused
+from sickbay.control.policies import PolicyMoved, set_policy, standing_policy, to_toml
 from sickbay_events import CallOutcome, Policy, PolicyChanged, PolicyRefused, Target, encode
 from sickbay_events.redact import looks_secret
 

@@ -16,7 +16,7 @@ from projector_processes import Process, until
 from sickbay.bus.connect import connect
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG, Limits, ensure
-from sickbay.operate import publish_override
+from sickbay.control.acts import publish_override
 from sickbay_events import Scope
 
 HELD = Scope("held.test")

@@ -17,8 +17,8 @@ from projector_processes import POLICY, Load, Process, assert_converged, bucket,
 from sickbay.bus.entries import read_entries, read_entry
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import DEAD, GATE_STREAM, LOG, SNAPSHOTS_STREAM, TARGET_PREFIX, TRANSITIONS, ensure
+from sickbay.control.acts import publish_override
 from sickbay.log.snapshots import list_snapshots
-from sickbay.operate import publish_override
 from sickbay_events import CallOutcome, PolicyChanged, Scope, Target, encode
 
 Spawn = Callable[..., Process]

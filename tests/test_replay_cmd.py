@@ -21,10 +21,10 @@ from past_rig import TARGETS, api, fleet_of, history, services, settled
 from sickbay.bus.topology import LOG, SNAPSHOTS_STREAM
 from sickbay.cli.files import export_log
 from sickbay.cli.places import read_place
+from sickbay.control.acts import publish_outcome
 from sickbay.log.decode import Batch
 from sickbay.log.file import LogFile, LogFileError
 from sickbay.log.folding import Bound, Folding, Look, fold_file, replay
-from sickbay.operate import publish_outcome
 from sickbay.told import Told
 from sickbay.when import WhenRefused
 from sickbay_events import CallOutcome, Held, rfc3339

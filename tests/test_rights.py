@@ -16,7 +16,7 @@ from projector_processes import until
 from secured_nats import SecuredNats
 from sickbay.bus.entries import read_entries
 from sickbay.bus.topology import CONTROL, GATE_STREAM, LOG, TRANSITIONS
-from sickbay.operate import publish_override
+from sickbay.control.acts import publish_override
 from sickbay_events import Target
 from sickbay_events.codec import outcome_subject
 from test_prober import Upstream, upstream  # noqa: F401 - a fixture is used by its name

@@ -28,8 +28,8 @@ from sickbay.bus.connect import ConnectError, NatsOptions, PermissionDenied, con
 from sickbay.bus.entries import read_entries
 from sickbay.bus.topology import CONTROL, GATE_STREAM, LOG, check
 from sickbay.config import Settings
+from sickbay.control.acts import NotStored, log_now_ms, publish_outcome, publish_override
 from sickbay.natsconfig import write
-from sickbay.operate import NotStored, log_now_ms, publish_outcome, publish_override
 from sickbay_events import CallOutcome, Scope, Target
 from sickbay_events.codec import outcome_subject
 

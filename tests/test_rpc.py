@@ -18,7 +18,7 @@ from nats_servers import NatsServer
 from sickbay.app import Services
 from sickbay.bus.connect import connect
 from sickbay.config import Settings
-from sickbay.operate import ActRefused, make_override, publish_outcome, read_duration_s, scope_of
+from sickbay.control.acts import ActRefused, make_override, publish_outcome, read_duration_s, scope_of
 from sickbay.rpc import ENDPOINTS, REPLY_BYTES_MAX, Rpc, StatusAsk, status
 from sickbay_events import CallOutcome, Target
 

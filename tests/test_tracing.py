@@ -22,7 +22,7 @@ from sickbay import Held, Sickbay, Target, tracing
 from sickbay.app import Services
 from sickbay.bus.connect import connect
 from sickbay.config import Settings
-from sickbay.operate import publish_outcome
+from sickbay.control.acts import publish_outcome
 from sickbay.router.attempt import Attempt
 from sickbay_events import CallOutcome
 

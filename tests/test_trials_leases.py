@@ -19,8 +19,8 @@ from sickbay.app import Services
 from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.link import Link
 from sickbay.config import Settings
+from sickbay.control.acts import publish_outcome
 from sickbay.leases import Leases
-from sickbay.operate import publish_outcome
 from sickbay.projector import Projector
 from sickbay.router.leases import ask_services
 from sickbay.rpc import Rpc

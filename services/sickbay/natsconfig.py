@@ -25,8 +25,8 @@ from urllib.parse import quote
 import msgspec
 
 from .certificates import Authority, Pair
+from .control.acts import ActRefused
 from .natsaccounts import accounts
-from .operate import ActRefused
 from .roles import Role, roles
 
 PORT: Final = 4222

@@ -27,7 +27,7 @@ from sickbay_projections.decide import wants_early
 
 from .bus.connect import BusError
 from .checks import SUSPICIOUS, UNPROVEN, Checked, check, http_client
-from .operate import publish_probe
+from .control.acts import publish_probe
 from .probes import Probe, Probes
 from .view.entries import View
 

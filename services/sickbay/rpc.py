@@ -38,10 +38,10 @@ from sickbay_events.lease_wire import NOT_CURRENT, TrialAsk
 from sickbay_projections import Fleet
 
 from .bus.connect import BusError
+from .control.acts import ActRefused, publish_override, scope_of
+from .control.policies import PolicyMoved, set_policy, standing_policy
 from .leases import LeaseRefused, Leases, NotCurrent
 from .log.transitions import warnings_of
-from .operate import ActRefused, publish_override, scope_of
-from .policies import PolicyMoved, set_policy, standing_policy
 from .projector.health import ProjectorHealth
 
 _log = logging.getLogger("sickbay.rpc")

@@ -28,8 +28,8 @@ from .bus.entries import Entry, read_entries, read_entry
 from .bus.jetstream import StreamAt
 from .bus.topology import CHECKPOINT_KEY, POLICY_KEY
 from .bus.view_names import MAIN, ViewNames
+from .control.acts import log_now_ms
 from .log.folding import Bound, Folding, Look
-from .operate import log_now_ms
 from .pastview import Base, find_base, fold_live, log_now, stored_snapshots
 
 RPC_TIMEOUT_S: Final = 5.0

@@ -21,7 +21,7 @@ from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.reader import CaughtUp, Chunk, LogReader
 from sickbay.bus.topology import LOG
-from sickbay.operate import NotStored, publish_override
+from sickbay.control.acts import NotStored, publish_override
 from sickbay.trace import Standing
 from sickbay_events import CallOutcome, Target
 

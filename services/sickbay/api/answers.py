@@ -17,9 +17,9 @@ from litestar.response.base import ASGIResponse
 from sickbay_events import Scope, parse_rfc3339, provider_of, rfc3339
 
 from ..bus.connect import BusError
+from ..control.acts import make_override, scope_of
 from ..log.transitions import DAY_MS
 from ..log.transitions import history as read_history
-from ..operate import make_override, scope_of
 from .access import COOKIE, COOKIE_MAX_S, Access, Asked, check_origin, still_may
 from .desk import Desk, target_of
 from .ingest import take

@@ -10,7 +10,7 @@ import msgspec
 
 from sickbay_events import Decision
 
-from ..operate import Ack
+from ..control.acts import Ack
 from .access import COOKIE
 from .ingest import ITEMS_MAX, Outcome, Taken
 from .problems import MEDIA_TYPE

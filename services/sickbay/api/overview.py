@@ -15,9 +15,9 @@ import nats.errors
 from sickbay_events import rfc3339
 
 from ..bus.connect import BusError
+from ..control.acts import scope_of
 from ..historian.errors import HistoryRefused
 from ..log.transitions import warnings_of
-from ..operate import scope_of
 from .problems import Problem
 
 if TYPE_CHECKING:

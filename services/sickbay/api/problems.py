@@ -18,7 +18,7 @@ from litestar.exceptions import HTTPException
 from sickbay_events import NameRefused
 
 from ..bus.connect import BusError
-from ..operate import ActRefused
+from ..control.acts import ActRefused
 
 _log = logging.getLogger("sickbay.api")
 

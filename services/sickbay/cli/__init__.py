@@ -16,9 +16,9 @@ from ..asks import AsksRefused
 from ..bus.connect import BusError, OptionsError
 from ..bus.view_names import ViewRefused
 from ..config import SettingRefused
+from ..control.acts import ActRefused
 from ..historian.errors import HistoryRefused
 from ..log.file import LogFileError
-from ..operate import ActRefused
 from ..tomlfile import FileRefused
 from ..when import WhenRefused
 from .act import add as add_acts

@@ -13,7 +13,7 @@ from sickbay_events import KINDS, CallOutcome, Target
 
 from ..bus.connect import PermissionDenied
 from ..config import Settings
-from ..operate import (
+from ..control.acts import (
     Ack,
     ActRefused,
     Force,

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from ..config import SettingRefused, Settings
-from ..operate import ActRefused
+from ..control.acts import ActRefused
 from .base import DataFolder, NatsUrl, console, nats_options, settings
 from .http import answering, listening
 from .running import ended_by_signal, loop_runner, stdin_closes

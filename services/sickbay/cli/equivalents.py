@@ -13,7 +13,7 @@ from sickbay_events.codec import outcome_subject
 
 from ..bus.topology import GATE_BUCKET
 from ..config import Settings
-from ..operate import ActRefused, scope_of
+from ..control.acts import ActRefused, scope_of
 from .base import AsJson, print_json, provider_name
 
 PROVIDER: Final = "openrouter.ai"

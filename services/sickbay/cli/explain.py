@@ -15,9 +15,9 @@ from sickbay_events import Scope, Target, rfc3339
 from sickbay_projections import Fleet
 
 from ..bus.connect import PermissionDenied
+from ..control.acts import ActRefused, scope_of
 from ..log.folding import TO_THE_END, Bound
 from ..log.transitions import warnings_of
-from ..operate import ActRefused, scope_of
 from ..pastview import PastView, state_at
 from ..replicaview import seen_by
 from ..rpc import documents_around

@@ -11,10 +11,10 @@ import typer
 
 from sickbay_events import KINDS, Kind
 
+from ..control.acts import ActRefused
 from ..importers.fields import Setup, read_setup
 from ..importers.formats import FORMATS, OWN
 from ..importers.run import Imported, copy_log, import_file
-from ..operate import ActRefused
 from .base import AsJson, SaysNo, console, error_console, facts, print_json, rows, table
 from .progress import progress
 

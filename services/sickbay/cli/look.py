@@ -22,7 +22,7 @@ from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY
 from ..bus.connect import request
 from ..bus.entries import read_entries
 from ..bus.view_names import MAIN, ViewNames
-from ..operate import log_now_ms
+from ..control.acts import log_now_ms
 from .base import (
     AsJson,
     DataFolder,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..operate import ActRefused
+from ..control.acts import ActRefused
 from .base import AsJson, console, print_json, rows, table
 
 

@@ -6,8 +6,8 @@ import time
 
 from nats.aio.client import Client
 
+from ..control.acts import log_now_ms
 from ..log.folding import Bound
-from ..operate import log_now_ms
 from ..when import when_ms
 
 

@@ -21,7 +21,7 @@ from sickbay_events.view import GATE_PREFIX, POLICY_KEY, PolicyInForce
 from ..bus.connect import BusError
 from ..bus.entries import read_entry
 from ..bus.view_names import MAIN, ViewNames
-from ..policies import PolicySet, StandingPolicy, set_policy, standing_policy, to_toml
+from ..control.policies import PolicySet, StandingPolicy, set_policy, standing_policy, to_toml
 from .act import Actor, Reason, login
 from .base import (
     AsJson,

@@ -23,7 +23,7 @@ from ..bus.connect import BusError
 from ..bus.entries import read_entry
 from ..bus.view_names import ViewNames, view_names
 from ..config import Settings
-from ..operate import Ack, log_now_ms, publish_probe
+from ..control.acts import Ack, log_now_ms, publish_probe
 from ..probes import Probe, ProbeRefused, Probes, ProbeTarget, made_probe, read_probes
 from .base import (
     AsJson,

@@ -16,9 +16,9 @@ from sickbay_events import DerivedEvent, HealthChanged, Held, Policy, Released, 
 from sickbay_projections import FOLD_VERSION, Fleet
 
 from ..asks import Asks, read_asks
+from ..control.acts import ActRefused
 from ..log.file import LogFile
 from ..log.folding import TO_THE_END, Bound, Folding, Look, fold_file
-from ..operate import ActRefused
 from ..pastview import Base, find_base, fold_live, log_now
 from ..told import Told
 from .base import AsJson, DataFolder, NatsUrl, connected, console, error_console, rows, run, seconds, table

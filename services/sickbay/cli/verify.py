@@ -11,7 +11,7 @@ import typer
 
 from ..beside import Compared, compare_views
 from ..bus.view_names import view_names
-from ..operate import ActRefused
+from ..control.acts import ActRefused
 from ..verify import Verified, verify
 from .base import AsJson, DataFolder, NatsUrl, connected, console, print_json, rows, run, seconds, settings, table
 from .progress import progress

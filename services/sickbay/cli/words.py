@@ -16,7 +16,7 @@ from sickbay_events.view import GATE_PREFIX, TARGET_PREFIX
 from ..bus.topology import VIEW_PREFIX
 from ..config import Settings
 from ..config import table as settings_table
-from ..operate import ActRefused
+from ..control.acts import ActRefused
 from .base import AsJson, console, facts, print_json, rows, table
 
 BODY_BYTES_MAX = 64 << 10

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from ..operate import ActRefused
+from ..control.acts import ActRefused
 from .calls import Call, NotACall, RowRefused
 from .fields import Setup
 from .values import length_ms, time_ms

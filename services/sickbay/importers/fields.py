@@ -17,7 +17,7 @@ import msgspec
 
 from sickbay_events import provider_of
 
-from ..operate import ActRefused
+from ..control.acts import ActRefused
 from .calls import ERRORS, Call, RowRefused
 from .values import length_ms, status_of, text_of, time_ms, truth
 

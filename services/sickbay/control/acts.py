@@ -22,9 +22,9 @@ from nats.aio.client import Client
 from sickbay_events import CallOutcome, Override, ProbeResult, Scope, Target, encode, parse_rfc3339, rfc3339
 from sickbay_events.codec import outcome_subject, override_subject, probe_subject
 
-from .bus.connect import BusError, PermissionDenied, request
-from .bus.jetstream import JetStreamApi
-from .bus.topology import CONTROL, LOG, NoJetStream
+from ..bus.connect import BusError, PermissionDenied, request
+from ..bus.jetstream import JetStreamApi
+from ..bus.topology import CONTROL, LOG, NoJetStream
 
 Action: TypeAlias = Literal["hold", "allow", "clear"]
 

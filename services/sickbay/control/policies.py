@@ -22,10 +22,10 @@ from sickbay_events import Poison, Policy, PolicyChanged, decode, encode, rfc333
 from sickbay_events.codec import POLICY_SUBJECT
 from sickbay_events.policy import differences, dotted, quoted, refuse_secrets
 
-from .bus.connect import BusError
-from .bus.jetstream import JetStreamApi, StoredMessage
-from .bus.topology import CONTROL
-from .operate import ACK_TIMEOUT_S, Ack, ActRefused, NotStored, log_now_ms, new_id, publish
+from ..bus.connect import BusError
+from ..bus.jetstream import JetStreamApi, StoredMessage
+from ..bus.topology import CONTROL
+from .acts import ACK_TIMEOUT_S, Ack, ActRefused, NotStored, log_now_ms, new_id, publish
 
 SEQ_MAX: Final = 2**53
 RIVAL_LOOKS: Final = 40
