@@ -18,12 +18,12 @@ import httpx
 
 from nats_servers import NatsServer
 from sickbay.api.app import Api
-from sickbay.app import Services
 from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG
 from sickbay.cli.http import answering, listening
 from sickbay.config import Settings
+from sickbay.service.app import Services
 
 T = TypeVar("T")
 TOKENS = {

@@ -11,9 +11,9 @@ from nats.aio.client import Client
 import sickbay
 from nats_servers import NatsServer
 from sickbay import Target
-from sickbay.app import Services
 from sickbay.config import Settings
-from sickbay.rpc import ENDPOINTS
+from sickbay.service.app import Services
+from sickbay.service.rpc import ENDPOINTS
 
 BODIES: Final = [
     b"",

@@ -19,11 +19,11 @@ import pytest
 
 from cli_runs import CLEAN, sickbay
 from nats_servers import NatsCluster, NatsServer, free_port
-from sickbay.app import Services, Transition, app, make_app, services_of
 from sickbay.bus.connect import BusError, ConnectError, connect
 from sickbay.config import Settings
-from sickbay.contract import document
 from sickbay.control.acts import publish_outcome
+from sickbay.service.app import Services, Transition, app, make_app, services_of
+from sickbay.service.asyncapi import document
 from sickbay_events import CallOutcome, Target
 from sickbay_events.codec import encode_derived
 from sickbay_events.derived import DerivedEvent, HealthChanged, Held, Released, WarningRaised

@@ -12,8 +12,8 @@ import pytest
 import sickbay
 from nats_servers import NatsServer
 from sickbay import Attempt, CallOutcome, Target
-from sickbay.app import Services
 from sickbay.config import Settings
+from sickbay.service.app import Services
 from sickbay.testing import standalone
 
 A, B = Target("a.example", "m-a"), Target("b.example", "m-b")

@@ -14,7 +14,6 @@ from nats.aio.client import Client
 from cli_runs import sickbay
 from nats_servers import NatsServer
 from projector_processes import replay as rebuild
-from sickbay.app import Services
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG
 from sickbay.cli.base import SaysNo
@@ -25,6 +24,7 @@ from sickbay.config import Settings
 from sickbay.control.acts import publish, publish_outcome, publish_override
 from sickbay.log.file import LogFile
 from sickbay.log.folding import replay
+from sickbay.service.app import Services
 from sickbay.trace import trace
 from sickbay_events import CallOutcome, Held, Kind, Scope, Target
 from sickbay_events.codec import outcome_subject

@@ -17,7 +17,6 @@ from nats.aio.client import Client
 from cli_runs import sickbay
 from histories import history
 from nats_servers import NatsServer
-from sickbay.app import Services
 from sickbay.bus.topology import LOG
 from sickbay.cli.compare import Asked, _file, _live
 from sickbay.cli.files import export_log
@@ -26,6 +25,7 @@ from sickbay.control.acts import publish, publish_outcome
 from sickbay.log.file import LogLine, open_writer
 from sickbay.pastview import log_now
 from sickbay.report import report
+from sickbay.service.app import Services
 from sickbay_events import CallOutcome, CallsRefused, Lease, Policy, Target, encode, outcome_subject, rfc3339
 from sickbay_events.codec import POLICY_SUBJECT, override_subject, probe_subject
 from sickbay_events.outcome import Override, PolicyChanged, ProbeResult

@@ -16,10 +16,10 @@ import msgspec
 import pytest
 import typer.main
 
-from sickbay.app import app as contract_app
 from sickbay.bus import topology
 from sickbay.cli import app
-from sickbay.contract import document
+from sickbay.service.app import app as contract_app
+from sickbay.service.asyncapi import document
 from sickbay_events import (
     CallAnswered,
     CallOutcome,

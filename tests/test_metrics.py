@@ -20,14 +20,14 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 import sickbay
 from nats_servers import NatsServer, free_port
 from sickbay import Held, Target, metrics
-from sickbay.app import Services, make_app, services_of
 from sickbay.bus.connect import connect
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.log.decode import Batch
-from sickbay.metrics.fleet import AT_ONCE, Look, fleet_samples
 from sickbay.metrics.table import OTHER, PROVIDERS_MAX, TARGETS_MAX
 from sickbay.projector.meters import Meters
+from sickbay.service.app import Services, make_app, services_of
+from sickbay.service.fleet_samples import AT_ONCE, Look, fleet_samples
 from sickbay_events import CallOutcome, Kind, Override, Scope, outcome_subject, rfc3339
 from sickbay_projections import Fleet
 from sickbay_projections.rules.health import health

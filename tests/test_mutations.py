@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX
-from sickbay.leases import Leases, _subject
 from sickbay.projector.writer import GateWriter, _encode
+from sickbay.service.leases import Leases, _subject
 from sickbay_projections import fold
 from sickbay_projections.rules import holds, witnesses
 from sim.history import run

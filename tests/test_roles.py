@@ -23,13 +23,13 @@ import sickbay as router_side
 from cli_runs import CLEAN, sickbay
 from projector_processes import until
 from secured_nats import SecuredNats
-from sickbay.app import Services
 from sickbay.bus.connect import ConnectError, NatsOptions, PermissionDenied, connect, request
 from sickbay.bus.entries import read_entries
 from sickbay.bus.topology import CONTROL, GATE_STREAM, LOG, check
 from sickbay.config import Settings
 from sickbay.control.acts import NotStored, log_now_ms, publish_outcome, publish_override
 from sickbay.natsconfig import write
+from sickbay.service.app import Services
 from sickbay_events import CallOutcome, Scope, Target
 from sickbay_events.codec import outcome_subject
 

@@ -15,11 +15,11 @@ from nats.aio.client import Client
 
 from cli_runs import NATS_CLI, Serve, needs_nats_cli, serve_fixture  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
-from sickbay.app import Services
 from sickbay.bus.connect import connect
 from sickbay.config import Settings
 from sickbay.control.acts import ActRefused, make_override, publish_outcome, read_duration_s, scope_of
-from sickbay.rpc import ENDPOINTS, REPLY_BYTES_MAX, Rpc, StatusAsk, status
+from sickbay.service.app import Services
+from sickbay.service.rpc import ENDPOINTS, REPLY_BYTES_MAX, Rpc, StatusAsk, status
 from sickbay_events import CallOutcome, Target
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")

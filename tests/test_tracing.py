@@ -19,11 +19,11 @@ import sickbay
 import sickbay.sync
 from nats_servers import NatsServer, free_port
 from sickbay import Held, Sickbay, Target, tracing
-from sickbay.app import Services
 from sickbay.bus.connect import connect
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.router.attempt import Attempt
+from sickbay.service.app import Services
 from sickbay_events import CallOutcome
 
 TARGET = Target("api.openai.com#batch", "gpt-5.2")

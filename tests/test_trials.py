@@ -23,8 +23,8 @@ import sickbay.sync
 import sickbay.testing
 from nats_servers import NatsCluster, NatsServer
 from sickbay import Held, Sickbay, Target
-from sickbay.app import Services
 from sickbay.config import Settings
+from sickbay.service.app import Services
 from sickbay_events import CallAnswered, CallOutcome, CallsRefused
 from sickbay_events.outcome import Lease
 from view_writer import until

@@ -15,15 +15,15 @@ from nats.aio.client import Client
 
 import sickbay
 from nats_servers import NatsCluster, NatsServer
-from sickbay.app import Services
 from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.link import Link
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
-from sickbay.leases import Leases
 from sickbay.projector import Projector
 from sickbay.router.leases import ask_services
-from sickbay.rpc import Rpc
+from sickbay.service.app import Services
+from sickbay.service.leases import Leases
+from sickbay.service.rpc import Rpc
 from sickbay_events import CallOutcome, Policy, Target
 from sickbay_events.lease_wire import Action, LeaseName, TrialAsk, ttl_s
 from view_writer import until, until_async

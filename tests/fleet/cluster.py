@@ -11,8 +11,8 @@ import msgspec
 
 from sickbay.bus.link import Link
 from sickbay.bus.topology import CHECKPOINT_KEY, TRIALS_STREAM
-from sickbay.leases import Leases
 from sickbay.router.outbox import Reportable
+from sickbay.service.leases import Leases
 from sickbay.view.digest_map import Change
 from sickbay.view.entries import View
 from sickbay_events import Checkpoint, Event, Policy, Target, rfc3339

@@ -14,10 +14,10 @@ import msgspec
 from sickbay.bus.connect import BusError, NatsOptions
 from sickbay.bus.link import Link
 from sickbay.bus.topology import CONTROL, LOG
-from sickbay.leases import LeaseRefused, Leases, NotCurrent
 from sickbay.projector import Projector
 from sickbay.router.client import Sickbay, connect
 from sickbay.router.errors import Held
+from sickbay.service.leases import LeaseRefused, Leases, NotCurrent
 from sickbay_events import (
     Override,
     Policy,

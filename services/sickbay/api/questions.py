@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from sickbay_events.names import NAME_BYTES_MAX
 
-from ..rpc import LIMIT_MAX
+from ..service.rpc import LIMIT_MAX
 from .problems import Problem, of_validation, refused
 
 _T = TypeVar("_T")

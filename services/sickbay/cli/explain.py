@@ -20,7 +20,7 @@ from ..log.folding import TO_THE_END, Bound
 from ..log.transitions import warnings_of
 from ..pastview import PastView, state_at
 from ..replicaview import seen_by
-from ..rpc import documents_around
+from ..service.rpc import documents_around
 from ..trace import Step, trace
 from .base import (
     AsJson,

@@ -14,19 +14,19 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..service.samples import build_sample, look_at, service_samples
 from .router import RouterSamples, link_samples, mirror_samples
 from .sample import Histogram, Sample
-from .services import build_sample, look_at, service_samples
 from .table import API, ROUTER, SERVICES, Metric
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
     from prometheus_client.registry import Collector
 
-    from ..app import Services
     from ..bus.link import Link
     from ..config import Settings
     from ..router.client import Sickbay
+    from ..service.app import Services
     from ..sync import SyncSickbay
     from ..view.entries import View
 

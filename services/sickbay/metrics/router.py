@@ -12,8 +12,8 @@ from sickbay_projections.entries import REASONS
 from ..bus.publish import Blocked
 from ..router.client import Sickbay
 from ..router.errors import Reason
+from ..service.samples import build_sample
 from .sample import Sample, by_label
-from .services import build_sample
 from .table import OTHER
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from sickbay_events.lease_wire import LeaseName, TrialAnswer, TrialAsk, ttl_s
 from sickbay_projections import Fleet
 from sickbay_projections.decide import wants_early
 
-from .bus.connect import BusError
-from .bus.jetstream import NO_MESSAGE_FOUND, ApiError, JetStreamApi, rfc3339_ns
-from .bus.topology import TRIALS_PREFIX, TRIALS_STREAM
+from ..bus.connect import BusError
+from ..bus.jetstream import NO_MESSAGE_FOUND, ApiError, JetStreamApi, rfc3339_ns
+from ..bus.topology import TRIALS_PREFIX, TRIALS_STREAM
 
 TIMEOUT_S: Final = 2.0
 """For one request to the bucket's leader."""

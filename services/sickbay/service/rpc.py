@@ -37,12 +37,12 @@ from sickbay_events import NameRefused, PolicyRefused, Scope, Target, rfc3339
 from sickbay_events.lease_wire import NOT_CURRENT, TrialAsk
 from sickbay_projections import Fleet
 
-from .bus.connect import BusError
-from .control.acts import ActRefused, publish_override, scope_of
-from .control.policies import PolicyMoved, set_policy, standing_policy
+from ..bus.connect import BusError
+from ..control.acts import ActRefused, publish_override, scope_of
+from ..control.policies import PolicyMoved, set_policy, standing_policy
+from ..log.transitions import warnings_of
+from ..projector.health import ProjectorHealth
 from .leases import LeaseRefused, Leases, NotCurrent
-from .log.transitions import warnings_of
-from .projector.health import ProjectorHealth
 
 _log = logging.getLogger("sickbay.rpc")
 

@@ -12,14 +12,14 @@ from sickbay_events.derived import RULES
 from sickbay_events.errors import PoisonReason
 from sickbay_projections import FOLD_VERSION
 
-from .fleet import Look, fleet_samples
-from .sample import Sample, by_label
-from .table import BUILD, OTHER
+from ..metrics.sample import Sample, by_label
+from ..metrics.table import BUILD, OTHER
+from .fleet_samples import Look, fleet_samples
 
 if TYPE_CHECKING:
-    from ..app import Services
     from ..projector import Projector
     from ..projector.health import ProjectorHealth
+    from .app import Services
 
 PHASES: Final = ("starting", "catching_up", "standby", "writing", "stopped")
 LIVE: Final = ("standby", "writing")

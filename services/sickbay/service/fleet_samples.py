@@ -19,8 +19,8 @@ from sickbay_projections.state import buckets
 from sickbay_projections.state.limits import DAY_MS, HOUR_MS
 from sickbay_projections.state.model import NEVER, Node
 
-from .sample import Sample
-from .table import OTHER, PROVIDERS_MAX, TARGETS_MAX
+from ..metrics.sample import Sample
+from ..metrics.table import OTHER, PROVIDERS_MAX, TARGETS_MAX
 
 SCOPES: Final = ("model", "credential", "host")
 """From the narrowest to the widest."""

@@ -35,8 +35,8 @@ from sickbay_events import (
 from sickbay_events.derived import Derived
 from sickbay_events.view import PolicyInForce
 
-from .bus.topology import DEAD_PREFIX
-from .projector.deadletters import Letter
+from ..bus.topology import DEAD_PREFIX
+from ..projector.deadletters import Letter
 from .rpc import ENDPOINTS
 
 _TEXT: Final = {"type": "string"}
