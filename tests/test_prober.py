@@ -19,9 +19,9 @@ from nats_servers import NatsServer
 from projector_processes import until
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG
-from sickbay.checks import SUSPICIOUS, UNPROVEN, check, http_client
-from sickbay.prober import FoldFacts, Prober, leases_wanted
-from sickbay.probes import Probe, ProbeRefused, Probes, ProbeTarget, has_usage, made_probe, read_probes
+from sickbay.prober.checks import SUSPICIOUS, UNPROVEN, check, http_client
+from sickbay.prober.prober import FoldFacts, Prober, leases_wanted
+from sickbay.prober.settings import Probe, ProbeRefused, Probes, ProbeTarget, has_usage, made_probe, read_probes
 from sickbay_events import CallOutcome, Override, Policy, ProbeResult, Target
 from sickbay_events.lease_wire import LeaseName, TrialAsk
 from sickbay_projections import Fleet, Recorded

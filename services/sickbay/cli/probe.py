@@ -24,7 +24,7 @@ from ..bus.entries import read_entry
 from ..bus.view_names import ViewNames, view_names
 from ..config import Settings
 from ..control.acts import Ack, log_now_ms, publish_probe
-from ..probes import Probe, ProbeRefused, Probes, ProbeTarget, made_probe, read_probes
+from ..prober.settings import Probe, ProbeRefused, Probes, ProbeTarget, made_probe, read_probes
 from .base import (
     AsJson,
     DataFolder,
@@ -41,7 +41,7 @@ from .base import (
 from .look import ask
 
 if TYPE_CHECKING:
-    from ..checks import Checked  # with its HTTP client, which no other command needs
+    from ..prober.checks import Checked  # with its HTTP client, which no other command needs
 
 FamilyName = Literal["openai-chat", "anthropic", "gemini", "ollama"]
 LevelName = Literal["readiness", "liveness"]
@@ -127,7 +127,7 @@ def _wanted(
 
 
 async def _unreported(wanted: Probe) -> tuple[Checked, Ack | None]:
-    from ..checks import check, http_client
+    from ..prober.checks import check, http_client
 
     async with http_client() as http:
         return await check(http, wanted), None
@@ -135,8 +135,8 @@ async def _unreported(wanted: Probe) -> tuple[Checked, Ack | None]:
 
 async def _reported(known: Settings, wanted: Probe, nats: str | None, data: str | None) -> tuple[Checked, Ack | None]:
     """Check it as the services would: under the leases of its holds, and put the result into the log."""
-    from ..checks import check, http_client
-    from ..prober import LeaseHolder
+    from ..prober.checks import check, http_client
+    from ..prober.prober import LeaseHolder
 
     async with connected(nats, data) as client, http_client() as http:
         leases, seen_seq = await _leases(client, wanted, view_names(known.view))
@@ -159,7 +159,7 @@ async def _reported(known: Settings, wanted: Probe, nats: str | None, data: str 
 
 async def _leases(client: Client, wanted: Probe, names: ViewNames) -> tuple[list[LeaseName], int | None]:
     """The leases it needs by what the gates are told, and the largest sequence seen."""
-    from ..prober import leases_wanted
+    from ..prober.prober import leases_wanted
 
     try:
         checkpoint = await _read(client, names, CHECKPOINT_KEY, Checkpoint)

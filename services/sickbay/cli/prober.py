@@ -13,7 +13,7 @@ import typer
 
 from ..bus.view_names import view_names
 from ..config import Settings
-from ..probes import Probe, Probes, read_probes
+from ..prober.settings import Probe, Probes, read_probes
 from .base import DataFolder, NatsUrl, SaysNo, console, nats_options, settings
 
 LOG_FORM = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -52,7 +52,7 @@ def prober(
 async def _probe(found: Settings, wanted: Probes, targets: list[Probe]) -> None:
     """Probe until a signal, while the view is fresh: who is blind does not know what is held."""
     from ..bus.link import Link
-    from ..prober import Prober, ViewFacts
+    from ..prober.prober import Prober, ViewFacts
     from ..view.mirror import Mirror
     from .running import ended_by_signal
 

@@ -41,7 +41,7 @@ from ..doctor.finding import Patient
 from ..historian.child import HistorianChild
 from ..log.control import in_shadow, seed_policy
 from ..metrics import exposition, refused
-from ..probes import Probe, Probes, read_probes
+from ..prober.settings import Probe, Probes, read_probes
 from ..projector import Projector
 from ..projector.deadletters import Letter
 from ..router.tracing import enable_folds
@@ -50,7 +50,7 @@ from .rpc import Rpc
 
 if TYPE_CHECKING:
     from ..alerts.relay import Alerting
-    from ..prober import Prober
+    from ..prober.prober import Prober
 
 _log = logging.getLogger("sickbay.services")
 Handler: TypeAlias = Callable[..., Awaitable[None]]
@@ -212,7 +212,10 @@ class Services:
 
     def _probe(self, link: Link, projector: Projector, settings: Probes, probes: list[Probe]) -> None:
         """Probe from now on, while this is the process that writes."""
-        from ..prober import FoldFacts, Prober  # its HTTP client takes a moment to import, and most have no probes
+        from ..prober.prober import (  # its HTTP client takes a moment to import, and most have no probes
+            FoldFacts,
+            Prober,
+        )
 
         self.prober = prober = Prober(
             settings,

@@ -26,7 +26,7 @@ from sickbay_events import NameRefused, Target, provider_of
 from sickbay_events.names import at_machine
 from sickbay_events.redact import MARK, looks_secret
 
-from .tomlfile import REFERENCE, FileRefused, read_table
+from ..tomlfile import REFERENCE, FileRefused, read_table
 
 Family: TypeAlias = Literal["openai-chat", "anthropic", "gemini", "ollama"]
 Level: TypeAlias = Literal["readiness", "liveness"]

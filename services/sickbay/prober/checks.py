@@ -20,9 +20,9 @@ from sickbay_events.kinds import Kind
 from sickbay_events.lease_wire import LeaseName
 from sickbay_events.outcome import Lease
 
-from .probes import Level, Probe, has_usage
-from .router.bodies import BODY_BYTES_MAX
-from .router.faults import fault_of
+from ..router.bodies import BODY_BYTES_MAX
+from ..router.faults import fault_of
+from .settings import Level, Probe, has_usage
 
 FAST_MS: Final = 10
 """No upstream generates an answer in less; without token usage it came from something in between."""

@@ -25,11 +25,11 @@ from sickbay_events.lease_wire import SUBJECT, LeaseName, TrialAnswer, TrialAsk
 from sickbay_projections import Fleet, decide_entries
 from sickbay_projections.decide import wants_early
 
-from .bus.connect import BusError
+from ..bus.connect import BusError
+from ..control.acts import publish_probe
+from ..view.entries import View
 from .checks import SUSPICIOUS, UNPROVEN, Checked, check, http_client
-from .control.acts import publish_probe
-from .probes import Probe, Probes
-from .view.entries import View
+from .settings import Probe, Probes
 
 _log = logging.getLogger("sickbay.prober")
 
