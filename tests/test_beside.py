@@ -17,14 +17,14 @@ from cli_runs import sickbay as command
 from cli_runs import sickbay_process
 from nats_servers import NatsServer
 from past_rig import TARGETS, api, fleet_of, history, services, settled
-from sickbay.beside import compare_views
 from sickbay.bus.topology import CONTROL, TRANSITIONS, streams
 from sickbay.bus.view_names import MAIN, ViewRefused, view_names
 from sickbay.control.acts import publish_outcome
 from sickbay.log import snapshots
 from sickbay.projector import keeper, loop
+from sickbay.replay.compare_views import compare_views
+from sickbay.replay.verify import verify
 from sickbay.service.app import Services
-from sickbay.verify import verify
 from sickbay_events import CallOutcome, Target
 
 NEXT = view_names("next")

@@ -24,8 +24,8 @@ from sickbay.config import Settings
 from sickbay.control.acts import publish, publish_outcome, publish_override
 from sickbay.log.file import LogFile
 from sickbay.log.folding import replay
+from sickbay.replay.story import trace
 from sickbay.service.app import Services
-from sickbay.trace import trace
 from sickbay_events import CallOutcome, Held, Kind, Scope, Target
 from sickbay_events.codec import outcome_subject
 

@@ -23,8 +23,8 @@ from sickbay.cli.files import export_log
 from sickbay.config import Settings
 from sickbay.control.acts import publish, publish_outcome
 from sickbay.log.file import LogLine, open_writer
-from sickbay.pastview import log_now
-from sickbay.report import report
+from sickbay.replay.past import log_now
+from sickbay.replay.report import report
 from sickbay.service.app import Services
 from sickbay_events import CallOutcome, CallsRefused, Lease, Policy, Target, encode, outcome_subject, rfc3339
 from sickbay_events.codec import POLICY_SUBJECT, override_subject, probe_subject

@@ -18,9 +18,9 @@ from sickbay.cli.explain import told_of_then
 from sickbay.control.acts import publish_outcome
 from sickbay.log import snapshots
 from sickbay.log.folding import Bound
-from sickbay.pastview import OutOfReach, find_base, log_now, state_at
 from sickbay.projector import keeper
 from sickbay.projector.transitions import End
+from sickbay.replay.past import OutOfReach, find_base, log_now, state_at
 from sickbay_events import CallOutcome, CallsRefused, Target, encode, outcome_subject, rfc3339
 from sickbay_events.outcome import Skipped
 from sickbay_projections import Fleet

@@ -25,7 +25,7 @@ from sickbay.control.acts import publish_outcome
 from sickbay.log.decode import Batch
 from sickbay.log.file import LogFile, LogFileError
 from sickbay.log.folding import Bound, Folding, Look, fold_file, replay
-from sickbay.told import Told
+from sickbay.replay.spool import Told
 from sickbay.when import WhenRefused
 from sickbay_events import CallOutcome, Held, rfc3339
 from sickbay_projections import Fleet

@@ -16,7 +16,7 @@ from past_rig import TARGETS, api, fleet_of, history, services, settled
 from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, LOG, SNAPSHOTS_STREAM, TARGET_PREFIX, ensure
 from sickbay.control.acts import publish_outcome
 from sickbay.projector import keeper, loop
-from sickbay.verify import CannotVerify, Verified, verify
+from sickbay.replay.verify import CannotVerify, Verified, verify
 from sickbay_events import CallOutcome, Target
 
 

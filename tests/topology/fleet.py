@@ -22,7 +22,7 @@ from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.reader import CaughtUp, Chunk, LogReader
 from sickbay.bus.topology import LOG
 from sickbay.control.acts import NotStored, publish_override
-from sickbay.trace import Standing
+from sickbay.replay.story import Standing
 from sickbay_events import CallOutcome, Target
 
 from .running import Running, Topology

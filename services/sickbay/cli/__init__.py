@@ -12,13 +12,13 @@ import typer
 
 from sickbay_events import EventError
 
-from ..asks import AsksRefused
 from ..bus.connect import BusError, OptionsError
 from ..bus.view_names import ViewRefused
 from ..config import SettingRefused
 from ..control.acts import ActRefused
 from ..historian.errors import HistoryRefused
 from ..log.file import LogFileError
+from ..replay.questions import AsksRefused
 from ..tomlfile import FileRefused
 from ..when import WhenRefused
 from .act import add as add_acts

@@ -12,11 +12,11 @@ from sickbay_events import rfc3339
 from sickbay_projections.replay.compared import Difference, Part, Result, Row
 from sickbay_projections.replay.estimate import Unanswered
 
-from ..compare import LOG, Comparing, compared_facts, world_of
 from ..log.file import LogFile
 from ..log.folding import TO_THE_END, Bound, fold_file
-from ..pastview import SETTLED_MS, Base, fold_live, log_now
-from ..report import write_report
+from ..replay.compare import LOG, Comparing, compared_facts, world_of
+from ..replay.past import SETTLED_MS, Base, fold_live, log_now
+from ..replay.report import write_report
 from .base import connected, console, error_console, print_json, rows, run, seconds, table
 from .places import place_of
 from .progress import progress

@@ -18,10 +18,10 @@ from ..bus.connect import PermissionDenied
 from ..control.acts import ActRefused, scope_of
 from ..log.folding import TO_THE_END, Bound
 from ..log.transitions import warnings_of
-from ..pastview import PastView, state_at
-from ..replicaview import seen_by
+from ..replay.past import PastView, state_at
+from ..replay.replica import seen_by
+from ..replay.story import Step, trace
 from ..service.rpc import documents_around
-from ..trace import Step, trace
 from .base import (
     AsJson,
     DataFolder,

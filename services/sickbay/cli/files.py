@@ -13,7 +13,7 @@ from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReade
 from ..bus.topology import LOG
 from ..log.control import lost_control_events
 from ..log.file import LogLine, open_writer
-from ..trace import Standing
+from ..replay.story import Standing
 from .base import (
     AsJson,
     DataFolder,

@@ -15,12 +15,12 @@ from nats.aio.client import Client
 from sickbay_events import DerivedEvent, HealthChanged, Held, Policy, Released, WarningRaised, rfc3339
 from sickbay_projections import FOLD_VERSION, Fleet
 
-from ..asks import Asks, read_asks
 from ..control.acts import ActRefused
 from ..log.file import LogFile
 from ..log.folding import TO_THE_END, Bound, Folding, Look, fold_file
-from ..pastview import Base, find_base, fold_live, log_now
-from ..told import Told
+from ..replay.past import Base, find_base, fold_live, log_now
+from ..replay.questions import Asks, read_asks
+from ..replay.spool import Told
 from .base import AsJson, DataFolder, NatsUrl, connected, console, error_console, rows, run, seconds, table
 from .compare import Asked, compare
 from .look import scope_cells

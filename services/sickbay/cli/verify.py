@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from ..beside import Compared, compare_views
 from ..bus.view_names import view_names
 from ..control.acts import ActRefused
-from ..verify import Verified, verify
+from ..replay.compare_views import Compared, compare_views
+from ..replay.verify import Verified, verify
 from .base import AsJson, DataFolder, NatsUrl, connected, console, print_json, rows, run, seconds, settings, table
 from .progress import progress
 

@@ -30,7 +30,7 @@ from ...bus.reader import CaughtUp, Chunk, LogReader
 from ...bus.topology import HELD_PREFIX, LOG, TRANSITIONS
 from ...log.file import LogFile
 from ...log.folding import replay
-from ...trace import Standing
+from ...replay.story import Standing
 from ..base import SaysNo, console, print_json, rows, run, table
 from ..files import export_log
 from ..replay import hold_fact

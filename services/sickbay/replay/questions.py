@@ -16,8 +16,8 @@ import msgspec
 from sickbay_events import Target, rfc3339
 from sickbay_projections import Fleet
 
-from .log.folding import Bound, Look
-from .when import WhenRefused, when_ms
+from ..log.folding import Bound, Look
+from ..when import WhenRefused, when_ms
 
 _ACCEPTED: Final = '{"at": a time, "provider", "model", "replica"?}'
 

@@ -31,10 +31,10 @@ from sickbay_events.codec import POLICY_SUBJECT, override_subject, read_subject
 from sickbay_events.kinds import KINDS
 from sickbay_projections import Fleet
 
-from .bus.jetstream import JetStreamApi
-from .bus.reader import CaughtUp, Chunk, LogReader
-from .bus.topology import LOG, OUTCOME_PREFIX, PROBE_PREFIX
-from .log.decode import Intake
+from ..bus.jetstream import JetStreamApi
+from ..bus.reader import CaughtUp, Chunk, LogReader
+from ..bus.topology import LOG, OUTCOME_PREFIX, PROBE_PREFIX
+from ..log.decode import Intake
 
 STEPS_MAX: Final = 1_000
 """The newest steps that are kept."""

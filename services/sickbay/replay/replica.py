@@ -24,13 +24,13 @@ from sickbay_events.view import RampView
 from sickbay_projections import Fleet, Recorded
 from sickbay_projections.rules.ramp import in_from_ms
 
-from .bus.jetstream import JetStreamApi, StreamAt
-from .bus.reader import CaughtUp, Chunk, LogReader
-from .bus.topology import LOG, OUTCOME_PREFIX
-from .log.decode import Intake
-from .pastview import REQUEST_S, log_now
-from .router.overlay import bounded
-from .trace import Standing
+from ..bus.jetstream import JetStreamApi, StreamAt
+from ..bus.reader import CaughtUp, Chunk, LogReader
+from ..bus.topology import LOG, OUTCOME_PREFIX
+from ..log.decode import Intake
+from ..router.overlay import bounded
+from .past import REQUEST_S, log_now
+from .story import Standing
 
 LOOK_BACK_MS: Final = 12 * 3_600_000
 """No overlay remembers longer: its longest hold is a spent allowance, 6 h."""

@@ -18,10 +18,10 @@ from sickbay_projections.replay.compare import Comparison
 from sickbay_projections.replay.compared import Result
 from sickbay_projections.replay.counterfactual import World
 
-from .bus.reader import Chunk
-from .control.acts import ActRefused
-from .log.decode import Batch
-from .log.folding import TO_THE_END, Bound, Folding
+from ..bus.reader import Chunk
+from ..control.acts import ActRefused
+from ..log.decode import Batch
+from ..log.folding import TO_THE_END, Bound, Folding
 
 NONE: Final = "none"
 DEFAULT: Final = "default"

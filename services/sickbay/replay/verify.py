@@ -23,14 +23,14 @@ from sickbay_events import Checkpoint, GateEntry, Policy
 from sickbay_events.view import PolicyInForce
 from sickbay_projections import FOLD_VERSION, Fleet
 
-from .bus.connect import BusError
-from .bus.entries import Entry, read_entries, read_entry
-from .bus.jetstream import StreamAt
-from .bus.topology import CHECKPOINT_KEY, POLICY_KEY
-from .bus.view_names import MAIN, ViewNames
-from .control.acts import log_now_ms
-from .log.folding import Bound, Folding, Look
-from .pastview import Base, find_base, fold_live, log_now, stored_snapshots
+from ..bus.connect import BusError
+from ..bus.entries import Entry, read_entries, read_entry
+from ..bus.jetstream import StreamAt
+from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
+from ..bus.view_names import MAIN, ViewNames
+from ..control.acts import log_now_ms
+from ..log.folding import Bound, Folding, Look
+from .past import Base, find_base, fold_live, log_now, stored_snapshots
 
 RPC_TIMEOUT_S: Final = 5.0
 LOOKS_MAX: Final = 20

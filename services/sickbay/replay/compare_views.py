@@ -16,10 +16,10 @@ from nats.aio.client import Client
 
 from sickbay_events import Checkpoint, GateEntry
 
-from .bus.entries import read_entries
-from .bus.topology import CHECKPOINT_KEY, POLICY_KEY
-from .bus.view_names import ViewNames
-from .control.acts import log_now_ms
+from ..bus.entries import read_entries
+from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
+from ..bus.view_names import ViewNames
+from ..control.acts import log_now_ms
 from .verify import BROOM_MS, CannotVerify, Difference, read_checkpoint, says_something
 
 LOOKS_MAX: Final = 10
