@@ -15,7 +15,7 @@ from typing import Self
 
 from nats_servers import free_port, nats_server_binary
 from sickbay.bus.connect import NatsOptions
-from sickbay.natsconfig import MONITOR_APART, ROUTES_APART, Made, Plan, write
+from sickbay.nats_config.write import MONITOR_APART, ROUTES_APART, Made, Plan, write
 
 START_S = 20.0
 

@@ -19,9 +19,9 @@ import yaml
 
 from nats_servers import nats_server_binary
 from sickbay.cli import app
-from sickbay.composefiles import TOKENS
 from sickbay.config import table as settings
-from sickbay.natsconfig import Plan, write
+from sickbay.nats_config.compose import TOKENS
+from sickbay.nats_config.write import Plan, write
 from topology.composed import FILE, ROOT, VARIABLE, interpolated, loaded, services
 
 TEXT = FILE.read_text(encoding="utf-8")

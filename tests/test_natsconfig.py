@@ -19,10 +19,10 @@ from cryptography import x509
 from cli_runs import sickbay
 from nats_servers import nats_server_binary
 from secured_nats import read_env
-from sickbay.certificates import Authority
 from sickbay.control.acts import ActRefused
-from sickbay.natsconfig import Plan, nodes, write
-from sickbay.roles import roles
+from sickbay.nats_config.certificates import Authority
+from sickbay.nats_config.roles import roles
+from sickbay.nats_config.write import Plan, nodes, write
 
 SHAPES = {
     "one server": Plan(folder=Path()),

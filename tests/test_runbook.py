@@ -19,7 +19,7 @@ import pytest
 
 from cli_runs import CLEAN, NATS_CLI, needs_nats_cli
 from secured_nats import SecuredNats
-from sickbay.natsconfig import MONITOR_APART
+from sickbay.nats_config.write import MONITOR_APART
 
 RUNBOOK = Path(__file__).parents[1] / "docs" / "runbook.md"
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

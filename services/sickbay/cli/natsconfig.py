@@ -51,7 +51,7 @@ def nats_config(
 
     Example: sickbay nats-config /etc/sickbay/nats --host nats.internal --router router-1 --router router-2
     """
-    from ..natsconfig import COMPOSE_SERVERS, Plan, write  # with cryptography, which no other command needs
+    from ..nats_config.write import COMPOSE_SERVERS, Plan, write  # with cryptography, which no other command needs
 
     cluster = COMPOSE_SERVERS if compose and cluster == 1 else cluster
     hosts = tuple(host) if host else ("localhost",) if cluster > 1 and not compose else Plan(folder=folder).hosts

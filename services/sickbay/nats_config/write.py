@@ -24,9 +24,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from ..control.acts import ActRefused
+from .accounts import accounts
 from .certificates import Authority, Pair
-from .control.acts import ActRefused
-from .natsaccounts import accounts
 from .roles import Role, roles
 
 PORT: Final = 4222
@@ -209,7 +209,7 @@ def write(plan: Plan, existing: Existing = "refuse") -> Made:
     authority = _kept_authority(plan.folder) if existing == "update" else Authority.make()
     files = list(_files(plan, found, passwords, authority))
     if plan.compose:
-        from .composefiles import compose_files
+        from .compose import compose_files
 
         files += compose_files(plan, found, passwords, keep=existing == "update")
     for name, _, _ in files:

@@ -15,7 +15,7 @@ import msgspec
 
 from sickbay_events import token
 
-from .bus.topology import (
+from ..bus.topology import (
     CONTROL,
     DEAD,
     DEAD_PREFIX,
@@ -38,7 +38,7 @@ from .bus.topology import (
     VIEW_PREFIX,
     WARNING_PREFIX,
 )
-from .bus.view_names import MAIN, ViewNames, view_names
+from ..bus.view_names import MAIN, ViewNames, view_names
 
 SYSTEM, SICKBAY, ROUTERS, READERS, API = "SYS", "SICKBAY", "ROUTERS", "READERS", "API"
 """Names of the accounts. The streams are SICKBAY's."""

@@ -18,8 +18,8 @@ import secrets
 from collections.abc import Iterator
 from typing import Final
 
-from .natsconfig import PUBLIC, SECRET, Plan, environment, nodes, outside
 from .roles import Role
+from .write import PUBLIC, SECRET, Plan, environment, nodes, outside
 
 TOKENS: Final = {
     "operator": ("report", "read", "operate"),
