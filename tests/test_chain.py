@@ -324,13 +324,13 @@ def test_an_attempt_that_swallows_its_cancellation_does_not_hold_the_chain(
 
         began_s = clock()
         assert (await sb.call([A, B], attempt_fn, attempt_s=2)).model == "m-b"
-        assert clock() - began_s == pytest.approx(2 + sickbay.calls.GRACE_S)
+        assert clock() - began_s == pytest.approx(2 + sickbay.router.calls.GRACE_S)
         assert "left behind" in caplog.text
-        assert len(sickbay.calls._left_behind) == 1
+        assert len(sickbay.router.calls._left_behind) == 1
         release.set()
-        await asyncio.wait(list(sickbay.calls._left_behind))
+        await asyncio.wait(list(sickbay.router.calls._left_behind))
         await asyncio.sleep(0)
-        assert not sickbay.calls._left_behind
+        assert not sickbay.router.calls._left_behind
 
     virtual(test)
 

@@ -184,7 +184,7 @@ async def test_a_snapshot_of_another_fold_version_is_never_loaded(
     log = await log_now(nats_client)
     assert (await find_base(nats_client, log)).begins == "snapshot"
     monkeypatch.setattr(snapshots, "FOLD_VERSION", 99)
-    monkeypatch.setattr("sickbay.pastview.FOLD_VERSION", 99)
+    monkeypatch.setattr("sickbay.replay.past.FOLD_VERSION", 99)
     loaded: list[Any] = []
     monkeypatch.setattr(Fleet, "decode", classmethod(lambda _, data: loaded.append(data)))
     view = await state_at(nats_client, Bound(seq=last))

@@ -226,7 +226,7 @@ def test_an_act_under_a_key_is_done_once(house: House) -> None:
 
 def test_a_past_time_is_found_behind_whatever_came_later(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """More transitions after it than are read at once do not hide those of the time that is asked for."""
-    monkeypatch.setattr("sickbay.transitions.SCANNED_MAX", 10)
+    monkeypatch.setattr("sickbay.log.transitions.SCANNED_MAX", 10)
     began_ms = time.time_ns() // 1_000_000
 
     async def tell() -> None:

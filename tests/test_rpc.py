@@ -284,7 +284,7 @@ async def test_no_status_is_longer_than_a_message_may_be(nats_client: Client, se
     after: str | None = ""
     small = 20_000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sickbay.rpc.REPLY_BYTES_MAX", small)
+        patch.setattr("sickbay.service.rpc.REPLY_BYTES_MAX", small)
         while after is not None:
             page = status(services.projector, StatusAsk(all=True, limit=1000, after=after))
             assert len(msgspec.json.encode(page["scopes"])) <= small + 100

@@ -124,4 +124,4 @@ def test_a_history_in_which_the_product_asks_the_real_world_does_not_hold() -> N
         "sickbay.unheard_of, line 3, asks the real time.monotonic",
         "sickbay.unheard_of, line 3, asks the real random.random",
     ]
-    assert (sickbay.client, "time") in virtual._places()
+    assert (sickbay.router.client, "time") in virtual._places()

@@ -590,7 +590,7 @@ async def test_what_holds_keep_away_is_reported(nats_server: NatsServer, tmp_pat
 
 async def test_refusals_are_told_when_the_minute_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate's own timer reports them, without anybody asking and only where there were some."""
-    monkeypatch.setattr("sickbay.client.MINUTE_S", 1)
+    monkeypatch.setattr("sickbay.router.client.MINUTE_S", 1)
     async with sickbay.testing.standalone() as sb:
         sb.hold(TARGET)
         for _ in range(3):

@@ -229,7 +229,7 @@ _SHIMS: dict[str, Any] = {
     "random": SimpleNamespace(uniform=_uniform),
     "os": SimpleNamespace(urandom=_urandom),
 }
-_OS_BOUND = ("sickbay.reporter", "sickbay.trials")
+_OS_BOUND = ("sickbay.router.reporter", "sickbay.router.trials")
 _CLOCKS: dict[Any, Any] = {time.monotonic: monotonic, time.time: wall}
 PRODUCT = ("sickbay", "sickbay_events", "sickbay_projections", "nats")
 """Packages whose code may ask no real clock and no real source of chance during a history."""

@@ -5,7 +5,7 @@
 
 The server's files hold passwords as bcrypt only. In clear they stand in one file of environment variables and one
 NATS CLI context for each role, which nobody but their owner can read. For docker-compose.yml each server has a folder
-of its own as its container mounts it, and `composefiles.py` adds what the other services need.
+of its own as its container mounts it, and `compose` adds what the other services need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The prober: targets that nobody calls are checked (`checks.py`), and the results go into the log.
+"""The prober: targets that nobody calls are checked (`checks`), and the results go into the log.
 
 Where calls are evidence nothing is probed (SPEC 4.6). A readiness probe of a held target runs under the same lease as
 any trial.

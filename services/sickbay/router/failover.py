@@ -1,6 +1,6 @@
 """One call's way along its chain: whom to try next, for how long, and what came of it (SPEC 5.4).
 
-A `Course` decides; it neither waits nor calls. `calls.py` drives it in the event loop, `calls_sync.py` in threads.
+A `Course` decides; it neither waits nor calls. `calls` drives it in the event loop, `sync_calls` in threads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is on its way from a reporter to the log: written, not yet acknowledged. Runs in the link's event loop.
 
 Each event asks for its acknowledgement on one inbox; what is not acknowledged is written again under the same
-message id, encoded anew so that `queued_ms` is true. Nothing is given to nats-py's own buffer (`publish.py`): a
+message id, encoded anew so that `queued_ms` is true. Nothing is given to nats-py's own buffer (`bus.publish`): a
 stale copy sent from there would be stored first, and the server's dedupe window would drop the true one.
 
 When the log does not take events (no answer, no stream, stream full) one event is tried again, less and less

@@ -5,7 +5,7 @@
     reporter.record(target, CallOutcome(kind="ok")) # from any thread; only queues
     left = await reporter.close(limit_s=5)          # what could not be handed over, by kind
 
-`record` checks, numbers and queues; `flight.py` sends. What waits is bounded: at most 1,000 events on their
+`record` checks, numbers and queues; `in_flight` sends. What waits is bounded: at most 1,000 events on their
 way (the fold's own window) and `capacity` behind them; when that is full, successes go before failures.
 """
 
