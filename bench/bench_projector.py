@@ -21,7 +21,7 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 import sickbay
 from nats_servers import NatsServer

@@ -1,6 +1,6 @@
 """Write the tables of the documentation that are made from the code: `make docs`.
 
-A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. `tests/test_docs.py` fails when one is not
+A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. `tests/docs/test_pages.py` fails when one is not
 as this would write it.
 """
 

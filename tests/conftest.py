@@ -11,6 +11,7 @@ from nats.aio.client import Client
 
 from nats_servers import NatsCluster, NatsServer
 from sickbay.bus.connect import connect
+from upstream import upstream  # noqa: F401 - a fixture is used by its name
 
 # Whoever runs the tests in the background may have SIGINT ignored, which children inherit: then Ctrl-C could not
 # be tried. With a handler here, a child begins with the default.

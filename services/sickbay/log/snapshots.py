@@ -31,7 +31,7 @@ from ..bus.entries import read_entries
 from ..bus.jetstream import JetStreamApi, StreamAt
 from ..bus.topology import LOG
 from ..bus.view_names import MAIN, ViewNames
-from ..projector.transitions import End
+from .transitions import End
 
 try:
     import zstandard

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from nats.aio.client import Client
@@ -157,3 +157,24 @@ async def warnings_of(client: Client, scope: Scope | None, at: str) -> list[dict
         where = Scope.of_key(key)
         told[sort] = {**fact, "provider": where.provider, "model": where.model, "times": times}
     return list(told.values())[::-1]
+
+
+class End(NamedTuple):
+    """Where the stream ends.
+
+    created_at   of the stream
+    mark         the latest cause of its messages that the log still has; 0 if there is none of this log
+    told         what stands at its end: id and log time of each
+    floor        whatever has an earlier cause was told, though it may have left the stream
+    """
+
+    created_at: str
+    last_seq: int
+    mark: int
+    told: frozenset[tuple[str, int]]
+    floor: int = 0
+
+    @property
+    def is_aged_out(self) -> bool:
+        """Nothing stands there any more, or nothing of this log, though something did."""
+        return self.last_seq > 0 and not self.mark

@@ -13,7 +13,7 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from nats.aio.client import Client
 
@@ -22,6 +22,7 @@ from sickbay_events.codec import derived_id, encode_derived
 
 from ..bus.jetstream import JetStreamApi, StoredMessage, StreamAt
 from ..bus.topology import LOG, TRANSITIONS
+from ..log.transitions import End
 from .acks import Ack, Acks, Refused
 
 IN_FLIGHT_MAX: Final = 256
@@ -29,27 +30,6 @@ FOREIGN_MAX: Final = 1_024
 """Messages that are none of this log's after which none of its own is looked for any more."""
 _AT_ONCE: Final = 64
 _REQUEST_S: Final = 2.0
-
-
-class End(NamedTuple):
-    """Where the stream ends.
-
-    created_at   of the stream
-    mark         the latest cause of its messages that the log still has; 0 if there is none of this log
-    told         what stands at its end: id and log time of each
-    floor        whatever has an earlier cause was told, though it may have left the stream
-    """
-
-    created_at: str
-    last_seq: int
-    mark: int
-    told: frozenset[tuple[str, int]]
-    floor: int = 0
-
-    @property
-    def is_aged_out(self) -> bool:
-        """Nothing stands there any more, or nothing of this log, though something did."""
-        return self.last_seq > 0 and not self.mark
 
 
 class Transitions:
