@@ -10,7 +10,7 @@ import msgspec
 
 from sickbay_events import Decision
 
-from ..control.acts import Ack
+from ..control.acts import StoredAct
 from .access import COOKIE
 from .ingest import ITEMS_MAX, Outcome, Taken
 from .problems import MEDIA_TYPE
@@ -29,7 +29,7 @@ from .questions import (
 from .shapes import EXAMPLES, MORE, SHAPES
 
 _REF: Final = "#/components/schemas/{name}"
-_TYPES: Final = (Outcome, Taken, Decision, Ack, Act, Clear, SignIn)
+_TYPES: Final = (Outcome, Taken, Decision, StoredAct, Act, Clear, SignIn)
 
 
 REPORT: Final = ("report",)

@@ -23,7 +23,7 @@ from ..bus.connect import BusError
 from ..bus.entries import read_entry
 from ..bus.view_names import ViewNames, view_names
 from ..config import Settings
-from ..control.acts import Ack, log_now_ms, publish_probe
+from ..control.acts import StoredAct, log_now_ms, publish_probe
 from ..prober.settings import Probe, ProbeRefused, Probes, ProbeTarget, made_probe, read_probes
 from .base import (
     AsJson,
@@ -126,14 +126,16 @@ def _wanted(
     return made_probe(described, Probes(), machine=known.machine_name)
 
 
-async def _unreported(wanted: Probe) -> tuple[Checked, Ack | None]:
+async def _unreported(wanted: Probe) -> tuple[Checked, StoredAct | None]:
     from ..prober.checks import check, http_client
 
     async with http_client() as http:
         return await check(http, wanted), None
 
 
-async def _reported(known: Settings, wanted: Probe, nats: str | None, data: str | None) -> tuple[Checked, Ack | None]:
+async def _reported(
+    known: Settings, wanted: Probe, nats: str | None, data: str | None
+) -> tuple[Checked, StoredAct | None]:
     """Check it as the services would: under the leases of its holds, and put the result into the log."""
     from ..prober.checks import check, http_client
     from ..prober.prober import LeaseHolder

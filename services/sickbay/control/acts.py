@@ -58,7 +58,7 @@ class NotStored(BusError):
         super().__init__(f"{subject} was not acknowledged: {reason}")
 
 
-class Ack(msgspec.Struct, frozen=True, kw_only=True):
+class StoredAct(msgspec.Struct, frozen=True, kw_only=True):
     """The server's word that an event is stored. `seq` counts in `stream`, which for an operator's act is
     SICKBAY_CONTROL; the log has its copy under a sequence of its own."""
 
@@ -164,7 +164,7 @@ async def publish_override(
     until: object = None,
     for_s: object = None,
     act_id: str | None = None,
-) -> Ack:
+) -> StoredAct:
     """Store an operator's act on a scope; with an `act_id` once in the stream's dedupe window.
 
     Raises `ActRefused`, `NotStored`, `NameRefused`.
@@ -175,7 +175,7 @@ async def publish_override(
     return await publish(client, subject, encode(override), act_id or new_id())
 
 
-async def await_force(client: Client, ack: Ack, *, timeout_s: float = FORCE_TIMEOUT_S) -> Force:
+async def await_force(client: Client, ack: StoredAct, *, timeout_s: float = FORCE_TIMEOUT_S) -> Force:
     """Wait until an act that was stored is in the log and folded, or say why it is not. Raises `PermissionDenied`."""
     end_s = time.monotonic() + timeout_s
     while True:
@@ -190,7 +190,7 @@ async def await_force(client: Client, ack: Ack, *, timeout_s: float = FORCE_TIME
         await asyncio.sleep(0.02)
 
 
-async def _force(client: Client, ack: Ack) -> Force:
+async def _force(client: Client, ack: StoredAct) -> Force:
     copy = await JetStreamApi(client, timeout_s=FORCE_TIMEOUT_S).last_message(LOG, ack.subject)
     if copy is None or copy.source_seq < ack.seq:
         return Force(in_force=False, why=f"NATS has not passed it on to {LOG}, which the services see to")
@@ -204,7 +204,7 @@ async def _force(client: Client, ack: Ack) -> Force:
     return Force(in_force=True, log_seq=copy.seq)
 
 
-async def publish_outcome(client: Client, target: Target, outcome: CallOutcome, *, replica: str) -> Ack:
+async def publish_outcome(client: Client, target: Target, outcome: CallOutcome, *, replica: str) -> StoredAct:
     """Store one outcome, as a raw publisher would. Raises `ActRefused` for an empty target, `NameRefused`,
     `NotStored`."""
     if target.is_empty:
@@ -214,7 +214,7 @@ async def publish_outcome(client: Client, target: Target, outcome: CallOutcome, 
     return await publish(client, outcome_subject(replica, target), encode(named), named.id)
 
 
-async def publish_probe(client: Client, target: Target, result: ProbeResult, *, replica: str) -> Ack:
+async def publish_probe(client: Client, target: Target, result: ProbeResult, *, replica: str) -> StoredAct:
     """Store the result of one active check; `result.id` tells it from others. Raises `NameRefused`, `NotStored`."""
     return await publish(client, probe_subject(replica, target), encode(result), result.id or new_id())
 
@@ -224,7 +224,9 @@ def new_id() -> str:
     return secrets.token_hex(12)
 
 
-async def publish(client: Client, subject: str, payload: bytes, msg_id: str, *, expect_seq: int | None = None) -> Ack:
+async def publish(
+    client: Client, subject: str, payload: bytes, msg_id: str, *, expect_seq: int | None = None
+) -> StoredAct:
     """Publish into whichever stream takes the subject and wait for its word. Raises `NotStored`, `NoJetStream`,
     and `PermissionDenied` at once where the user may not publish it.
 
@@ -245,7 +247,7 @@ async def publish(client: Client, subject: str, payload: bytes, msg_id: str, *, 
             raise NoJetStream(refusal.get("description", "JetStream is not enabled"))
         code = int(refusal.get("err_code", 0))
         raise NotStored(subject, f"{refusal.get('description', '')} (error {code})", code)
-    return Ack(
+    return StoredAct(
         stream=answer["stream"], seq=answer["seq"], subject=subject, id=msg_id, duplicate=answer.get("duplicate", False)
     )
 

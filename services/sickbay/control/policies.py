@@ -25,7 +25,7 @@ from sickbay_events.policy import differences, dotted, quoted, refuse_secrets
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi, StoredMessage
 from ..bus.topology import CONTROL
-from .acts import ACK_TIMEOUT_S, Ack, ActRefused, NotStored, log_now_ms, new_id, publish
+from .acts import ACK_TIMEOUT_S, ActRefused, NotStored, StoredAct, log_now_ms, new_id, publish
 
 SEQ_MAX: Final = 2**53
 RIVAL_LOOKS: Final = 40
@@ -67,7 +67,7 @@ class PolicySet(msgspec.Struct, frozen=True, kw_only=True):
 
     changes: list[tuple[str, object, object]]
     """Dotted key, old value, new value."""
-    ack: Ack | None
+    ack: StoredAct | None
 
 
 async def standing_policy(client: Client) -> StandingPolicy:
