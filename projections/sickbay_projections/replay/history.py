@@ -46,7 +46,7 @@ class Refusal(NamedTuple):
     calls: int
 
 
-class Act(NamedTuple):
+class HistoryAct(NamedTuple):
     """What an operator did, or a policy that was set."""
 
     seq: int
@@ -55,7 +55,7 @@ class Act(NamedTuple):
     event: Override | PolicyChanged
 
 
-Step: TypeAlias = DerivedEvent | Refusal | Act
+Step: TypeAlias = DerivedEvent | Refusal | HistoryAct
 
 
 class Calls:
@@ -252,7 +252,7 @@ class History:
             scope = read_subject(subject).scope
             if scope is not None:
                 page.scopes[scope.key] = None
-            page.steps.append(Act(page.seq, now_ms, scope, event))
+            page.steps.append(HistoryAct(page.seq, now_ms, scope, event))
         elif not isinstance(event, Poison):
             heard = self._route(subject, now_ms)[0]
             _note(heard, event.id, now_ms)

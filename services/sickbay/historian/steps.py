@@ -10,7 +10,7 @@ from typing import Any, Final
 from sickbay_events import Scope
 from sickbay_events.derived import DerivedEvent, HealthChanged, Held, Released, WarningRaised
 from sickbay_events.outcome import Override
-from sickbay_projections.replay.history import Act, Refusal, Step
+from sickbay_projections.replay.history import HistoryAct, Refusal, Step
 
 from .names import Names, text
 
@@ -23,7 +23,7 @@ def write_steps(connection: sqlite3.Connection, names: Names, steps: Sequence[St
     for step in steps:
         if isinstance(step, Refusal):
             _save_calls(connection, step)
-        elif isinstance(step, Act):
+        elif isinstance(step, HistoryAct):
             _act(connection, names, step)
         else:
             _transition(connection, names, step)
@@ -64,7 +64,7 @@ def _held(connection: sqlite3.Connection, names: Names, event: Held) -> None:
     _insert(connection, "holds", row, moves)
 
 
-def _act(connection: sqlite3.Connection, names: Names, act: Act) -> None:
+def _act(connection: sqlite3.Connection, names: Names, act: HistoryAct) -> None:
     event = act.event
     row: dict[str, Any] = {"seq": act.seq, "at_ms": act.time_ms, "actor": event.actor, "reason": event.reason}
     row["scope_id"] = None if act.scope is None else names.scope(act.scope.key)
