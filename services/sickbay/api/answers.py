@@ -28,7 +28,7 @@ from .problems import Problem, refused, unavailable
 from .questions import (
     JSON,
     NDJSON,
-    Act,
+    ActRequest,
     Clear,
     DecideQuery,
     ExplainQuery,
@@ -223,9 +223,9 @@ def _act_id(key: str, action: str, question: dict[str, Any]) -> str:
     return sha256(msgspec.json.encode([key, action, question])).hexdigest()[:32]
 
 
-async def _operate(request: Asked, action: str, act: Act | Clear) -> Response[bytes]:
+async def _operate(request: Asked, action: str, act: ActRequest | Clear) -> Response[bytes]:
     scope = _scope(act.provider, act.model)
-    until, for_s = (act.until, act.for_s) if isinstance(act, Act) else (None, None)
+    until, for_s = (act.until, act.for_s) if isinstance(act, ActRequest) else (None, None)
     desk, actor = desk_of(request), request.user.name
     # The services have the last word; what they would refuse is refused here with its field.
     make_override(action, reason=act.reason, actor=actor, now_ms=desk.mirror.now_ms(), until=until, for_s=for_s)
@@ -242,13 +242,13 @@ async def _operate(request: Asked, action: str, act: Act | Clear) -> Response[by
 @post("/v1/hold", opt={"roles": OPERATE}, status_code=200)
 async def hold(request: Asked) -> Response[bytes]:
     """Keep every replica from a target."""
-    return await _operate(request, "hold", await json_body(request, Act))
+    return await _operate(request, "hold", await json_body(request, ActRequest))
 
 
 @post("/v1/allow", opt={"roles": OPERATE}, status_code=200)
 async def allow(request: Asked) -> Response[bytes]:
     """Let calls pass whatever the rules say."""
-    return await _operate(request, "allow", await json_body(request, Act))
+    return await _operate(request, "allow", await json_body(request, ActRequest))
 
 
 @post("/v1/clear", opt={"roles": OPERATE}, status_code=200)

@@ -18,7 +18,7 @@ from .questions import (
     BODY_BYTES_MAX,
     JSON,
     NDJSON,
-    Act,
+    ActRequest,
     Clear,
     DecideQuery,
     ExplainQuery,
@@ -29,7 +29,7 @@ from .questions import (
 from .shapes import EXAMPLES, MORE, SHAPES
 
 _REF: Final = "#/components/schemas/{name}"
-_TYPES: Final = (Outcome, Taken, Decision, StoredAct, Act, Clear, SignIn)
+_TYPES: Final = (Outcome, Taken, Decision, StoredAct, ActRequest, Clear, SignIn)
 
 
 REPORT: Final = ("report",)

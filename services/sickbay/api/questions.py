@@ -77,7 +77,7 @@ class HistoryQuery(Question, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=HISTORY_MAX, description="Transitions in the answer")] = 500
 
 
-class Act(Question, kw_only=True):
+class ActRequest(Question, kw_only=True):
     """An operator's hold or allow. Its actor is the token's name. Exactly one of `for_s` and `until`."""
 
     provider: Provider
