@@ -15,7 +15,7 @@ import msgspec
 from ..kinds import KINDS, Kind
 from ..verdict import Verdict
 from .envelope import Body, Envelope, from_doc, read_envelope, read_json
-from .gather import Answer
+from .gather import ResponseReader
 from .match import match
 from .output import judge_output
 
@@ -81,7 +81,7 @@ def judge_answer(status: int, headers: Mapping[str, str], body: Body, question: 
         documents, is_stream = _documents(body, stream=question.stream)
     if documents is None:
         return _broken(status, headers, body, question)
-    answer = Answer()
+    answer = ResponseReader()
     for document in documents:
         if document is _DONE:
             answer.done = True
@@ -167,7 +167,7 @@ def _documents(body: Body, *, stream: bool) -> tuple[list[Json] | None, bool]:
     return None, False
 
 
-def _unfinished(answer: Answer, body: Body) -> Verdict | None:
+def _unfinished(answer: ResponseReader, body: Body) -> Verdict | None:
     """A stream that never said that it was at its end."""
     if answer.done or answer.finish:
         if not answer.known:

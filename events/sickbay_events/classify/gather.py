@@ -17,7 +17,7 @@ _TERMINAL: Final = frozenset(("message_stop", "response.completed", "response.in
 _TOOL_WORDS: Final = ("tool", "function_call", "_call", "code_interpreter", "computer")
 
 
-class Answer:
+class ResponseReader:
     """What has been read of one answer so far."""
 
     __slots__ = ("_reasoning", "_texts", "done", "events", "finish", "known", "opaque", "refusal", "tools")
