@@ -26,7 +26,7 @@ from ..router.outbox import EVENT_BYTES_MAX, WORD_CHARS_MAX, NotReportable, fit
 from .desk import target_of
 from .problems import Problem, of_validation, refused, unavailable
 from .questions import NDJSON, Model, Provider
-from .sender import Answer, Busy, Message, NotConnected, Sender
+from .sender import Busy, Message, NotConnected, Sender, SendResult
 
 ITEMS_MAX: Final = 1_000
 ID_FORM: Final = "1 to 128 printable ASCII characters without spaces, another one for each outcome"
@@ -218,11 +218,11 @@ async def take(sender: Sender, body: bytes, media_type: str, replica: str) -> Re
     try:
         answers = await sender.send([event.message for event in events]) if events else []
     except (NotConnected, Busy) as error:
-        answers = [Answer(why=str(error))] * len(events)
+        answers = [SendResult(why=str(error))] * len(events)
     return _response(events, answers, rejected)
 
 
-def _response(events: list[_Event], answers: list[Answer], rejected: list[Rejected]) -> Response[bytes]:
+def _response(events: list[_Event], answers: list[SendResult], rejected: list[Rejected]) -> Response[bytes]:
     found = Taken(accepted=0, duplicates=0, rejected=rejected)
     not_stored: list[NotStored] = []
     for event, answer in zip(events, answers, strict=True):
