@@ -7,15 +7,15 @@ from sickbay_events import CallOutcome, Decision, Policy, Target, Verdict, class
 from .router.attempt import Attempt
 from .router.bodies import read_error_body
 from .router.budget import Budget, budget
-from .router.chain import Answer
+from .router.chain import CallResult
 from .router.client import Sickbay, connect
 from .router.errors import Exhausted, Held, SickbayError
 
 __all__ = [
-    "Answer",
     "Attempt",
     "Budget",
     "CallOutcome",
+    "CallResult",
     "Decision",
     "Exhausted",
     "Held",

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import sickbay.router.calls
-from sickbay import Answer, Attempt, CallOutcome, Exhausted, Held, Target
+from sickbay import Attempt, CallOutcome, CallResult, Exhausted, Held, Target
 from sickbay.router.failover import Forcing, share_s
 from sickbay.testing import Standalone, standalone
 from virtual_loop import virtual
@@ -642,7 +642,7 @@ async def test_after_the_first_content_no_other_candidate_takes_over() -> None:
 )
 async def test_optional_work_cannot_raise_and_says_why(says: Says | None, options: Any, reason: str) -> None:
     sb = standalone()
-    answer: Answer[str] = await sb.call(
+    answer: CallResult[str] = await sb.call(
         [A], replies(m_a=says) if says else replies(), fallback="fallback", route="brief", **options
     )
     assert (answer.value, answer.degraded, answer.reason, answer.target) == ("fallback", True, reason, None)

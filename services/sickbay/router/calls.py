@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar, Unpack
 from sickbay_events import Target
 
 from .attempt import Attempt, Desk
-from .chain import NO_FALLBACK, Answer, CallOptions, Limits
+from .chain import NO_FALLBACK, CallOptions, CallResult, Limits
 from .chain_check import Resorts
 from .errors import Held
 from .failover import Course, Forcing, Pause, Try, cut_off, out_of_time
@@ -74,10 +74,10 @@ class Calls:
         attempt_fn: Callable[[Target, Attempt], Awaitable[T]],
         fallback: Any = NO_FALLBACK,
         **options: Unpack[CallOptions],
-    ) -> Answer[T]:
+    ) -> CallResult[T]:
         """One call; see `Sickbay.call`."""
         if (at_hand := options.get("at_hand")) is not None:
-            return Answer(value=at_hand, reason="at_hand")
+            return CallResult(value=at_hand, reason="at_hand")
         course: Course | None = None
         try:
             course = self.course(targets, Limits(**options))
@@ -86,7 +86,7 @@ class Calls:
             return self.failed(course, error, fallback, options)
         return answer if answer is not None else self.end(course, fallback)
 
-    async def _run(self, course: Course, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]) -> Answer[T] | None:
+    async def _run(self, course: Course, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]) -> CallResult[T] | None:
         alarm = Alarm()
         waits = course.limits.wait_s > 0
         with self.releases.waiting(self.named(course.targets), alarm.ring) if waits else nullcontext():
@@ -146,14 +146,14 @@ class Calls:
         self.degraded(name, course.reason, str(course.exhausted()))
         return answer
 
-    def failed(self, course: Course | None, error: Exception, fallback: Any, options: CallOptions) -> Answer[Any]:
+    def failed(self, course: Course | None, error: Exception, fallback: Any, options: CallOptions) -> CallResult[Any]:
         """The call itself was wrong: optional work takes its fallback all the same."""
         if fallback is NO_FALLBACK:
             raise error
         _log.error("an optional call could not be made", exc_info=error)
         self.degraded(str(options.get("route") or ""), "error", f"{type(error).__name__}: {error}")
         attempts = tuple(course.attempts) if course is not None else ()
-        return Answer(value=fallback, degraded=True, reason="error", attempts=attempts)
+        return CallResult(value=fallback, degraded=True, reason="error", attempts=attempts)
 
     def degraded(self, name: str, reason: str, text: str) -> None:
         """Optional work took its fallback."""

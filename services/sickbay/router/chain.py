@@ -62,7 +62,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"forced: {self.forced!r} is not accepted; accepted is 'never' or 'one'")
 
 
-class Answer(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
+class CallResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     """What a call gave, from whom, and what happened on the way.
 
     value      the answer, or the fallback

@@ -28,7 +28,7 @@ from ..view.entries import View
 from ..view.mirror import Mirror
 from .attempt import Attempt
 from .calls import Calls
-from .chain import NO_FALLBACK, Answer, CallOptions, Usable
+from .chain import NO_FALLBACK, CallOptions, CallResult, Usable
 from .chain_check import Resorts
 from .errors import Held
 from .gate import Gate
@@ -153,7 +153,7 @@ class Sickbay:
         targets: Sequence[Target],
         attempt_fn: Callable[[Target, Attempt], Awaitable[T]],
         **options: Unpack[CallOptions],
-    ) -> Answer[T]: ...
+    ) -> CallResult[T]: ...
 
     @overload
     async def call(
@@ -163,7 +163,7 @@ class Sickbay:
         *,
         fallback: F,
         **options: Unpack[CallOptions],
-    ) -> Answer[T | F]: ...
+    ) -> CallResult[T | F]: ...
 
     async def call(
         self,
@@ -172,7 +172,7 @@ class Sickbay:
         *,
         fallback: Any = NO_FALLBACK,
         **options: Unpack[CallOptions],
-    ) -> Answer[Any]:
+    ) -> CallResult[Any]:
         """Call the first of the targets that may be called, and the next ones as long as there is no answer.
 
         attempt_fn   async: gets the target and its `Attempt`, calls, tells the attempt what came (`attempt.response`,

@@ -18,7 +18,7 @@ from sickbay_events.view import HoldView
 
 from .attempt import Attempt, Desk
 from .budget import Budget, entered
-from .chain import Answer, Limits
+from .chain import CallResult, Limits
 from .errors import Exhausted, Held, Reason, Tried
 from .faults import fault_of
 from .gate import Gate, Look
@@ -288,10 +288,10 @@ class Course:
             why |= dict.fromkeys(self._todo, self.reason)
         return [Skipped(self.targets[rank].provider, self.targets[rank].model, why[rank]) for rank in sorted(why)]
 
-    def answer(self, value: T) -> Answer[T]:
+    def answer(self, value: T) -> CallResult[T]:
         """The answer of the last attempt."""
         last = self.attempts[-1]
-        return Answer(
+        return CallResult(
             value=value,
             target=last.target,
             rank=last.rank,
@@ -300,9 +300,9 @@ class Course:
             attempts=tuple(self.attempts),
         )
 
-    def fallback(self, value: T) -> Answer[T]:
+    def fallback(self, value: T) -> CallResult[T]:
         """The fallback; an empty chain is a choice, not a degradation."""
-        return Answer(
+        return CallResult(
             value=value,
             degraded=self.reason != "no_chain",
             reason=self.reason,

@@ -15,7 +15,7 @@ from sickbay_events import Skipped, Target
 
 from .attempt import Attempt
 from .calls import Abandoned, Calls, WrongFunction, end
-from .chain import NO_FALLBACK, Answer, CallOptions, Limits
+from .chain import NO_FALLBACK, CallOptions, CallResult, Limits
 from .errors import Held, Tried
 from .failover import Course, Pause, Try, cut_off, no_content, out_of_time
 from .waiters import Alarm
@@ -34,11 +34,11 @@ class Piece(NamedTuple):
 
 
 class Streamed:
-    """Who streams, and what happened on the way: `answer` is an `Answer` whose value is None, known from the first
+    """Who streams, and what happened on the way: `answer` is an `CallResult` whose value is None, known from the first
     content on (and of a stream that was cut, in the end)."""
 
     def __init__(self) -> None:
-        self.answer: Answer[None] | None = None
+        self.answer: CallResult[None] | None = None
 
     @property
     def provider(self) -> str:
@@ -169,7 +169,7 @@ class StreamingAnswer(Streamed, Generic[T]):
         self._is_begun = True
         if (at_hand := self._options.get("at_hand")) is not None:
             self._kept.append(at_hand)
-            self.answer = Answer(value=None, reason="at_hand")
+            self.answer = CallResult(value=None, reason="at_hand")
             return
         try:
             self._course = self._calls.course(self._targets, Limits(**self._options))
@@ -180,7 +180,7 @@ class StreamingAnswer(Streamed, Generic[T]):
         if self.answer is None:
             self._fall_back(self._calls.end(self._course, self._fallback))
 
-    def _fall_back(self, answer: Answer[Any]) -> None:
+    def _fall_back(self, answer: CallResult[Any]) -> None:
         self._kept.clear()
         if answer.value is not None:
             self._kept.append(answer.value)

@@ -21,7 +21,7 @@ from sickbay_events import Target
 
 from .attempt import Attempt
 from .calls import Calls, WrongFunction
-from .chain import NO_FALLBACK, Answer, CallOptions, Limits
+from .chain import NO_FALLBACK, CallOptions, CallResult, Limits
 from .errors import Held
 from .failover import Course, Pause, Try, cut_off, no_content
 from .streams import KEPT_MAX, Streamed
@@ -35,10 +35,10 @@ def call(
     attempt_fn: Callable[[Target, Attempt], T],
     fallback: Any = NO_FALLBACK,
     **options: Unpack[CallOptions],
-) -> Answer[T]:
+) -> CallResult[T]:
     """One call; see `SyncSickbay.call`."""
     if (at_hand := options.get("at_hand")) is not None:
-        return Answer(value=at_hand, reason="at_hand")
+        return CallResult(value=at_hand, reason="at_hand")
     course: Course | None = None
     try:
         course = calls.course(targets, Limits(**options))
@@ -49,7 +49,7 @@ def call(
                 return course.answer(value)
     except Exception as error:  # noqa: BLE001 - optional work cannot raise
         return calls.failed(course, error, fallback, options)
-    answer: Answer[T] = calls.end(course, fallback)
+    answer: CallResult[T] = calls.end(course, fallback)
     return answer
 
 
@@ -178,7 +178,7 @@ class SyncStreamingAnswer(Streamed, Generic[T]):
         self._is_begun = True
         if (at_hand := self._options.get("at_hand")) is not None:
             self._kept.append(at_hand)
-            self.answer = Answer(value=None, reason="at_hand")
+            self.answer = CallResult(value=None, reason="at_hand")
             return
         try:
             course = self._course = self._calls.course(self._targets, Limits(**self._options))
@@ -193,7 +193,7 @@ class SyncStreamingAnswer(Streamed, Generic[T]):
             return
         self._fall_back(self._calls.end(course, self._fallback))
 
-    def _fall_back(self, answer: Answer[Any]) -> None:
+    def _fall_back(self, answer: CallResult[Any]) -> None:
         self._kept.clear()
         if answer.value is not None:
             self._kept.append(answer.value)
