@@ -64,7 +64,7 @@ _FINER: Final = ("dns", "tls")
 """Said by a cause, these are what a mere `connect` meant."""
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """An HTTP answer that came as an exception."""
 
     status: int
@@ -93,7 +93,7 @@ def fault_of(error: BaseException) -> str | None:
     return found
 
 
-def answer_of(error: BaseException) -> Answer | None:
+def answer_of(error: BaseException) -> HttpResponse | None:
     """The answer that a client library raised: `raise_for_status` of httpx, aiohttp or requests, an SDK's error."""
     chain = list(_chain(error))
     if isinstance(error, asyncio.CancelledError) or any("HttpProcessingError" in _names(link) for link in chain):
@@ -107,7 +107,7 @@ def answer_of(error: BaseException) -> Answer | None:
             status = _first(holder, "status_code", "status", "code")
             if isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599:
                 headers: Any = _first(holder, "headers")
-                return Answer(status, headers if isinstance(headers, Mapping) else {}, _body(holder, link))
+                return HttpResponse(status, headers if isinstance(headers, Mapping) else {}, _body(holder, link))
     return None
 
 
