@@ -36,7 +36,7 @@ class _Known(NamedTuple):
     canonical: Target | None
 
 
-class Answer:
+class CachedDecision:
     """A decision as it stands for a while: until something of the target changes, or a moment at which time alone
     changes it. All that a denial costs then is a comparison and the `Decision` itself."""
 
@@ -98,7 +98,7 @@ class Gate:
         # between a change and the taking out.
         self._free: set[Target] = set()
         self._generation = 0
-        self._answers: dict[Target, Answer] = {}
+        self._answers: dict[Target, CachedDecision] = {}
         self._replicas = 0
         view.listen(changed=lambda key, _old, _new: self._touch(key), passed=self._passed)
         overlay.on_changed = self._touch
@@ -220,7 +220,7 @@ class Gate:
         cluster, own, now_ms = self._entries_of(known)
         decision = self._decide(cluster, own, now_ms)
         until_ms = min(self._moments(known, cluster, own, now_ms), default=now_ms + KEPT_MS)
-        answer = Answer(decision, now_ms, min(until_ms, now_ms + KEPT_MS))
+        answer = CachedDecision(decision, now_ms, min(until_ms, now_ms + KEPT_MS))
         answer.is_shadowed = decision.reason == "ok" and any(
             not hold.enforced and now_ms < hold.end_ms for entry in (*cluster, *own) if entry for hold in entry.holds
         )
@@ -256,7 +256,7 @@ class Gate:
         for key in known.keys:
             yield from [moment for moment in self._overlay.cuts_ms(key) if moment > now_ms]
 
-    def _repeat(self, answer: Answer, now_s: float, now_ms: int) -> Decision:
+    def _repeat(self, answer: CachedDecision, now_s: float, now_ms: int) -> Decision:
         """The answer as of now, counted."""
         view, said, tally = self._view, answer.decision, answer.tally
         age_s = now_s - view.fresh_at_s
