@@ -30,7 +30,7 @@ class AsksRefused(ValueError):
         super().__init__(f"{path}, line {line}: {why}; a question is {_ACCEPTED}")
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReplayQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One question: may this replica call this target at this time?"""
 
     at: str
@@ -42,7 +42,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Asks:
     """Questions, and their answers once a fold has passed them."""
 
-    def __init__(self, asks: list[tuple[Ask, int]]) -> None:
+    def __init__(self, asks: list[tuple[ReplayQuestion, int]]) -> None:
         self.answers: list[dict[str, Any]] = [{} for _ in asks]
         self._asks = asks
 
@@ -74,12 +74,12 @@ class Asks:
 
 def read_asks(path: Path, *, now_ms: int) -> Asks:
     """Read a file of questions; blank lines are none. Raises `AsksRefused`, `OSError`."""
-    found: list[tuple[Ask, int]] = []
+    found: list[tuple[ReplayQuestion, int]] = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if not line.strip():
             continue
         try:
-            ask = msgspec.json.decode(line, type=Ask)
+            ask = msgspec.json.decode(line, type=ReplayQuestion)
             found.append((ask, when_ms(ask.at, now_ms=now_ms)))
         except (msgspec.DecodeError, UnicodeDecodeError, WhenRefused) as error:
             raise AsksRefused(path, number, str(error)) from error
