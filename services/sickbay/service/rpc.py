@@ -66,11 +66,11 @@ _ERRORS: Final = {
 Name: TypeAlias = Annotated[str, Meta(max_length=1_024)]
 
 
-class Ask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RpcRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Base of requests. An unknown field is an error here: a question misspelled has no true answer."""
 
 
-class StatusAsk(Ask, kw_only=True):
+class StatusAsk(RpcRequest, kw_only=True):
     """What is held now; with `all`, every target."""
 
     provider: Name | None = None
@@ -85,7 +85,7 @@ class StatusAsk(Ask, kw_only=True):
     """Also the warnings of the last 24 hours, the latest first: who asks need not have the right to read them."""
 
 
-class DecideAsk(Ask, kw_only=True):
+class DecideAsk(RpcRequest, kw_only=True):
     """May this replica call this target now?"""
 
     provider: Name
@@ -93,14 +93,14 @@ class DecideAsk(Ask, kw_only=True):
     replica: Name = ""
 
 
-class ExplainAsk(Ask, kw_only=True):
+class ExplainAsk(RpcRequest, kw_only=True):
     """Everything that is known about a scope and the scopes around it."""
 
     provider: Name
     model: Name | None = None
 
 
-class OperateAsk(Ask, kw_only=True):
+class OperateAsk(RpcRequest, kw_only=True):
     """An operator's act. `reason` and `actor` say why and who."""
 
     provider: Name
@@ -113,7 +113,7 @@ class OperateAsk(Ask, kw_only=True):
     """Sent again under the same id within two minutes it is done once."""
 
 
-class PolicyAsk(Ask, kw_only=True):
+class PolicyAsk(RpcRequest, kw_only=True):
     """Set the policy in the place of the one with the sequence `expect`; without `policy` the one that stands."""
 
     policy: dict[str, Any] | None = None
@@ -213,7 +213,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     """One row of the table of endpoints."""
 
     subject: str
-    ask: type[Ask] | type[TrialAsk]
+    ask: type[RpcRequest] | type[TrialAsk]
     example: str
     says: str
 
@@ -345,7 +345,7 @@ class Rpc:
 
         return handle
 
-    async def _answer(self, row: Endpoint, ask: Ask | TrialAsk) -> dict[str, Any]:
+    async def _answer(self, row: Endpoint, ask: RpcRequest | TrialAsk) -> dict[str, Any]:
         question = _QUESTIONS.get(row.ask)
         if question is not None:
             answer = question(self._folds, ask)
