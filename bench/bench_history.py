@@ -23,7 +23,7 @@ from rows import Row, print_rows
 from sickbay.bus.connect import connect
 from sickbay.bus.topology import ensure
 from sickbay.historian.book import Book, Position
-from sickbay.log.decode import Batch
+from sickbay.log.decode import DecodedBatch
 from sickbay_events import CallOutcome, Kind, Target, encode, outcome_subject
 from sickbay_events.codec import decode_outcomes
 from sickbay_projections import Fleet
@@ -60,7 +60,7 @@ def bulk(count: int, per_s: int, folder: Path) -> tuple[float, float, int]:
         end = min(at + CHUNK, count)
         events = decode_outcomes(payloads[at:end])
         times_ms = [START_MS + n * 1000 // per_s for n in range(at, end)]
-        batch = Batch(subjects[at:end], events, list(range(at + 1, end + 1)), times_ms)
+        batch = DecodedBatch(subjects[at:end], events, list(range(at + 1, end + 1)), times_ms)
         history.add(*batch, derived=fleet.apply_many(*batch), aside=fleet.aside)
         if history.events >= COMMIT or end == count:
             book.write(history.take(), Position(seq=fleet.seq, time_ms=history.time_ms, rolled_ms=history.rolled_ms))

@@ -23,7 +23,7 @@ from sickbay import Held, Target, metrics
 from sickbay.bus.connect import connect
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
-from sickbay.log.decode import Batch
+from sickbay.log.decode import DecodedBatch
 from sickbay.metrics.table import OTHER, PROVIDERS_MAX, TARGETS_MAX
 from sickbay.projector.meters import Meters
 from sickbay.service.app import Services, make_app, services_of
@@ -247,7 +247,7 @@ def test_repeats_are_counted_once_and_the_past_not_at_all() -> None:
         outcomes = [CallOutcome(kind=kind, id=f"{7:016x}-{n}") for kind, n in events]
         seqs = list(range(first, first + len(events)))
         subject = outcome_subject("r1", TARGET)
-        batch = Batch([subject] * len(events), list(outcomes), seqs, [START_MS + seq for seq in seqs])
+        batch = DecodedBatch([subject] * len(events), list(outcomes), seqs, [START_MS + seq for seq in seqs])
         fleet.apply_many(*batch)
         meters.count(batch, [kind for kind, _ in events if kind != "ok"], 0, fleet.aside)
 

@@ -22,7 +22,7 @@ from sickbay.bus.topology import LOG, SNAPSHOTS_STREAM
 from sickbay.cli.files import export_log
 from sickbay.cli.places import read_place
 from sickbay.control.acts import publish_outcome
-from sickbay.log.decode import Batch
+from sickbay.log.decode import DecodedBatch
 from sickbay.log.file import LogFile, LogFileError
 from sickbay.log.folding import Bound, Folding, Look, fold_file, replay
 from sickbay.replay.spool import Told
@@ -112,7 +112,7 @@ def test_looks_see_the_state_as_it_was(known: tuple[KnownLog, Path]) -> None:
 def test_a_clock_that_stepped_back_does_not_bring_the_past_back() -> None:
     """What comes after an event later than the place is beyond it, also when its own time is earlier again."""
     times = [10, 20, 50, 15, 60]
-    found = Batch(["s"] * 5, [CallOutcome(kind="ok")] * 5, [1, 2, 3, 4, 5], times)
+    found = DecodedBatch(["s"] * 5, [CallOutcome(kind="ok")] * 5, [1, 2, 3, 4, 5], times)
     assert [Bound(time_ms=at).end_in(found, 0) for at in (9, 10, 30, 50, 99)] == [0, 1, 2, 4, 5]
     assert Bound(time_ms=30).end_in(found, 31) == 0 and Bound().end_in(found, 99) == 5
     assert Bound(seq=4).end_in(found, 0) == 4

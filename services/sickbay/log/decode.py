@@ -15,7 +15,7 @@ from .file import Columns
 _CACHED_MAX: Final = 200_000
 
 
-class Batch(NamedTuple):
+class DecodedBatch(NamedTuple):
     """Messages in log order, as parallel lists; a message that cannot be read is its `Poison`."""
 
     subjects: list[str]
@@ -23,10 +23,10 @@ class Batch(NamedTuple):
     seqs: list[int]
     times_ms: list[int]
 
-    def cut(self, begin: int, end: int) -> Batch:
+    def cut(self, begin: int, end: int) -> DecodedBatch:
         """The messages from index `begin` up to `end`."""
         part = slice(begin, end)
-        return Batch(self.subjects[part], self.events[part], self.seqs[part], self.times_ms[part])
+        return DecodedBatch(self.subjects[part], self.events[part], self.seqs[part], self.times_ms[part])
 
 
 class Intake:
@@ -41,7 +41,7 @@ class Intake:
         self._plain: dict[bytes | str, str] = {}
         """Subjects of outcomes alone, which most are."""
 
-    def batch(self, chunk: Chunk | Columns) -> Batch:
+    def batch(self, chunk: Chunk | Columns) -> DecodedBatch:
         """Decode one chunk of the log, or lines of a file of it."""
         payloads, is_json = chunk.payloads, isinstance(chunk, Columns) and chunk.is_json
         subjects: list[str] = list(map(self._plain.get, chunk.subjects))  # type: ignore[arg-type]
@@ -57,8 +57,8 @@ class Intake:
             if self._pinned is not None:
                 events = [self._pinned if isinstance(event, PolicyChanged) else event for event in events]
         if isinstance(chunk, Columns):
-            return Batch(subjects, events, chunk.seqs, chunk.times_ms)
-        return Batch(subjects, events, chunk.seqs, [time_ns // 1_000_000 for time_ns in chunk.times_ns])
+            return DecodedBatch(subjects, events, chunk.seqs, chunk.times_ms)
+        return DecodedBatch(subjects, events, chunk.seqs, [time_ns // 1_000_000 for time_ns in chunk.times_ns])
 
     def _learn(self, raw: bytes | str) -> tuple[str, bool, Poison | None]:
         subject = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")

@@ -19,7 +19,7 @@ from sickbay_events import DerivedEvent, Event, Override, Poison, Policy, Policy
 from sickbay_projections import Fleet
 
 from ..bus.reader import Chunk
-from .decode import Batch, Intake
+from .decode import DecodedBatch, Intake
 from .file import Columns, LogFile, LogFileError
 
 GAP_REASON: Final = "gap"
@@ -31,7 +31,7 @@ class Bound(NamedTuple):
     seq: int | None = None
     time_ms: int | None = None
 
-    def end_in(self, batch: Batch, latest_ms: int) -> int:
+    def end_in(self, batch: DecodedBatch, latest_ms: int) -> int:
         """Index of the first message that lies beyond; their number if none does.
 
         `latest_ms` is the latest log time before the batch. The log's clock may step back: what comes after an event
@@ -123,7 +123,7 @@ class Folding:
         """Fold what operators decided before the first event that the log still has; counted as no event of it."""
         self.tell(self.fleet.apply_many(*self._intake.batch(chunk)))
 
-    def _apply(self, batch: Batch, begin: int, end: int) -> int:
+    def _apply(self, batch: DecodedBatch, begin: int, end: int) -> int:
         if end <= begin:
             return begin
         part = batch if end - begin == len(batch.seqs) else batch.cut(begin, end)

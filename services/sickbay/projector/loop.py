@@ -32,7 +32,7 @@ from ..bus.topology import LOG, POLICY_KEY, Limits, ensure
 from ..bus.transient import TROUBLE
 from ..bus.view_names import view_names
 from ..log.control import differing_keys, fold_lost_control_events, seed_policy
-from ..log.decode import Batch, Intake
+from ..log.decode import DecodedBatch, Intake
 from ..log.snapshots import newest_fit
 from ..view.digest_map import Change
 from .acks import Acks
@@ -334,7 +334,7 @@ class Projector:
             if len(self.marks) > MARKS_KEPT:
                 del self.marks[next(iter(self.marks))]
 
-    def _apply(self, batch: Batch, payloads: Sequence[bytes]) -> None:
+    def _apply(self, batch: DecodedBatch, payloads: Sequence[bytes]) -> None:
         """Fold, and send out at once what follows."""
         fleet = self.fleet
         policy_seq = fleet.policy_seq
@@ -370,7 +370,7 @@ class Projector:
         self.transitions.add(derived)
         self.fleet.take_changed()  # nobody writes yet: everything is compared when this one does
 
-    def _note(self, batch: Batch, index: int, poison: Poison, payload: bytes) -> None:
+    def _note(self, batch: DecodedBatch, index: int, poison: Poison, payload: bytes) -> None:
         seq, subject = batch.seqs[index], batch.subjects[index]
         if self.dead.counts[poison.reason] == 0 or not self.dead.enabled:
             _log.warning("event %d on %s cannot be read and is passed: %s", seq, subject, poison.reason)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sickbay_events import CallOutcome, DerivedEvent
 
-from ..log.decode import Batch
+from ..log.decode import DecodedBatch
 from ..metrics.sample import Histogram
 
 
@@ -22,7 +22,7 @@ class Meters:
         self.commits = Histogram()
         self.is_live = False
 
-    def count(self, batch: Batch, bad: Sequence[str], others: int, aside: Mapping[int, str]) -> None:
+    def count(self, batch: DecodedBatch, bad: Sequence[str], others: int, aside: Mapping[int, str]) -> None:
         """Take the outcomes of a batch: `bad` are the kinds of those that are not ok, `others` are no outcomes, `aside`
         says what the fold left out, by sequence."""
         if not self.is_live:

@@ -20,7 +20,7 @@ from sickbay_projections.replay.counterfactual import World
 
 from ..bus.reader import Chunk
 from ..control.acts import ActRefused
-from ..log.decode import Batch
+from ..log.decode import DecodedBatch
 from ..log.folding import TO_THE_END, Bound, Folding
 
 NONE: Final = "none"
@@ -59,7 +59,7 @@ class Comparing(Folding):
         self.comparison.take(*batch)
         self.fleet.passed(batch.seqs[-1], max(batch.times_ms), "compared")
 
-    def _apply(self, batch: Batch, begin: int, end: int) -> int:
+    def _apply(self, batch: DecodedBatch, begin: int, end: int) -> int:
         if end <= begin:
             return begin
         part = batch.cut(begin, end)
