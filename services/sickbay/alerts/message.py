@@ -11,7 +11,7 @@ import msgspec
 
 from sickbay_events import rfc3339
 
-from .grouping import Batch, Fact
+from .grouping import AlertBatch, Fact
 from .settings import host_of
 
 TEXT_MAX: Final = 3_000
@@ -46,7 +46,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def message_of(batch: Batch, named: int) -> Message:
+def message_of(batch: AlertBatch, named: int) -> Message:
     """The message about these alerts, of which the first `named` are in it."""
     facts = batch.facts
     counts = Counter(fact["type"] for fact in facts)
@@ -81,7 +81,7 @@ def slack_body(message: Message) -> dict[str, Any]:
     return {"text": message.text.translate(_ESCAPES), "mrkdwn": False}
 
 
-def _text(batch: Batch, counts: Counter[str], hosts: Sequence[str], named: int) -> str:
+def _text(batch: AlertBatch, counts: Counter[str], hosts: Sequence[str], named: int) -> str:
     facts = batch.facts
     what = ", ".join(f"{count} {_word(word, count)}" for word, count in counts.items())
     lines = [line_of(facts[0])]

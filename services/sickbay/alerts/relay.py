@@ -26,7 +26,7 @@ from nats.aio.msg import Msg
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import HELD_PREFIX, RELEASED_PREFIX, TRANSITIONS, WARNING_PREFIX
-from .grouping import WAITING_MAX, Batch, Grouping, read_fact
+from .grouping import WAITING_MAX, AlertBatch, Grouping, read_fact
 from .message import Message, message_of
 from .send import Failed, http_client, send, shown
 from .settings import Alerts, Receiver, Way, is_wanted
@@ -233,7 +233,7 @@ class Relay:
             else:
                 await self._answer(self._grouping.done(delivered=delivered), b"+ACK")
 
-    async def _deliver(self, http: httpx.AsyncClient, batch: Batch) -> bool | None:
+    async def _deliver(self, http: httpx.AsyncClient, batch: AlertBatch) -> bool | None:
         """Send one message, again and again until it is taken (True), given up (False), or another one's to tell."""
         message, name = message_of(batch, self._settings.named), self.receiver.name
         began_s, wait_s = time.monotonic(), RETRY_S
