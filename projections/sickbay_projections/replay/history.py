@@ -58,7 +58,7 @@ class HistoryAct(NamedTuple):
 Step: TypeAlias = DerivedEvent | Refusal | HistoryAct
 
 
-class Calls:
+class CallCounts:
     """Calls of one target, minute and kind."""
 
     __slots__ = ("calls", "fallback", "forced", "streamed", "took", "took_ms", "trials", "ttft")
@@ -94,7 +94,7 @@ class Page:
         self.events = self.repeated = self.other = 0
         self.scopes: dict[str, None] = {}
         """Scope keys in the order in which they were first met."""
-        self.calls: dict[tuple[str, int, str], Calls] = {}
+        self.calls: dict[tuple[str, int, str], CallCounts] = {}
         """By scope key, minute (ms) and kind."""
         self.refused: dict[tuple[str, int, str], int] = {}
         """By scope key, minute and rule."""
@@ -223,7 +223,7 @@ class History:
         heard.outcomes += 1
         cell = page.calls.get((key, minute_ms, event.kind))
         if cell is None:
-            cell = page.calls[key, minute_ms, event.kind] = Calls()
+            cell = page.calls[key, minute_ms, event.kind] = CallCounts()
         cell.calls += 1
         duration_ms = event.took_ms
         if duration_ms is not None:
