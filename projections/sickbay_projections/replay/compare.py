@@ -25,7 +25,7 @@ from sickbay_events.times import parse_rfc3339
 
 from ..rules.evidence import judged
 from ..state.limits import Limits
-from .compared import SPELLS_SHOWN, Calls, Difference, Hold, Part, Result, Row
+from .compared import SPELLS_SHOWN, ComparedCalls, Difference, Hold, Part, Result, Row
 from .counterfactual import Spell, World
 from .estimate import Nearby, Share, Unanswered, share
 from .traffic import Traffic
@@ -35,7 +35,7 @@ class _Tally:
     __slots__ = ("also_refused", "calls", "let_through")
 
     def __init__(self) -> None:
-        self.calls, self.also_refused, self.let_through = Calls(), 0, Unanswered()
+        self.calls, self.also_refused, self.let_through = ComparedCalls(), 0, Unanswered()
 
 
 class Comparison:
@@ -228,12 +228,12 @@ def covered_ms(holds: Sequence[Hold]) -> int:
     return total
 
 
-def _errs(calls: Calls) -> Share:
+def _errs(calls: ComparedCalls) -> Share:
     return share(calls.good, calls.good + calls.dead)
 
 
 def _sum(parts: list[Part], name: str) -> Part:
-    calls, through, rules = Calls(), Unanswered(), dict[str, int]()
+    calls, through, rules = ComparedCalls(), Unanswered(), dict[str, int]()
     for part in parts:
         _add(calls, part.calls)
         _add(through, part.let_through)

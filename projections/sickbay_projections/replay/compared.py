@@ -25,7 +25,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What ended it before its end."""
 
 
-class Calls(msgspec.Struct, kw_only=True):
+class ComparedCalls(msgspec.Struct, kw_only=True):
     """Calls of the history that a world would have kept back, by what came of them."""
 
     dead: int = 0
@@ -62,7 +62,7 @@ class Part(msgspec.Struct, kw_only=True):
     """Time under at least one hold; summed over scopes where it is everything's."""
     rules: dict[str, int] = {}
     """Holds by rule."""
-    calls: Calls
+    calls: ComparedCalls
     kept_back: Share
     """Good ones among the calls that tell good from dead: the rate at which this policy errs."""
     also_refused: int = 0
