@@ -21,7 +21,7 @@ from ..control.acts import make_override, scope_of
 from ..log.transitions import DAY_MS
 from ..log.transitions import history as read_history
 from .access import COOKIE, COOKIE_MAX_S, Access, Asked, check_origin, still_may
-from .desk import Desk, target_of
+from .desk import Operations, target_of
 from .ingest import take
 from .openapi import document
 from .problems import Problem, refused, unavailable
@@ -53,9 +53,9 @@ ASK: Final = READ | REPORT
 _REVALIDATE: Final = "private, no-cache"
 
 
-def desk_of(request: Asked) -> Desk:
+def desk_of(request: Asked) -> Operations:
     """What the application rests on."""
-    desk: Desk = request.app.state.desk
+    desk: Operations = request.app.state.desk
     return desk
 
 

@@ -42,7 +42,7 @@ class Decided(msgspec.Struct, frozen=True):
     stands_s: float
 
 
-class Desk:
+class Operations:
     """One process of the HTTP interface, without HTTP. Belongs to the event loop in which `start` is called."""
 
     def __init__(self, settings: Settings, options: NatsOptions) -> None:
