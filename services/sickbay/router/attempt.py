@@ -36,7 +36,7 @@ UNKNOWN: Final = Verdict(kind="unknown", scope="none", confidence="low")
 CHARSET_ABSENT: Final = "absent"
 
 
-class Desk(Protocol):
+class AttemptHost(Protocol):
     """Where an attempt asks and reports: a `Sickbay`."""
 
     attempt_type: type[Attempt]
@@ -88,7 +88,7 @@ class Attempt:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: AttemptHost,
         target: Target,
         *,
         limit_s: float | None = 60.0,

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar, Unpack
 
 from sickbay_events import Target
 
-from .attempt import Attempt, Desk
+from .attempt import Attempt, AttemptHost
 from .chain import NO_FALLBACK, CallOptions, CallResult, Limits
 from .chain_check import Resorts
 from .errors import Held
@@ -33,7 +33,7 @@ _left_behind: Final[set[asyncio.Future[Any]]] = set()
 """What was cancelled and is not over; the loop itself would let it be collected."""
 
 
-class Ward(Desk, Protocol):
+class Ward(AttemptHost, Protocol):
     """What calls ask of their `Sickbay`, beside what an attempt asks."""
 
     @property

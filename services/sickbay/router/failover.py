@@ -16,7 +16,7 @@ from sickbay_events import Decision, Skipped, Target, Verdict
 from sickbay_events.redact import redact
 from sickbay_events.view import HoldView
 
-from .attempt import Attempt, Desk
+from .attempt import Attempt, AttemptHost
 from .budget import Budget, entered
 from .chain import CallResult, Limits
 from .errors import Exhausted, Held, Reason, Tried
@@ -205,7 +205,7 @@ class Course:
 
     # What an attempt is made with, and what came of it.
 
-    def attempt(self, desk: Desk, step: Try) -> Attempt:
+    def attempt(self, desk: AttemptHost, step: Try) -> Attempt:
         """The attempt of a step, to be entered."""
         limits = self.limits
         return desk.attempt_type(
