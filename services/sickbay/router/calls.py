@@ -33,7 +33,7 @@ _left_behind: Final[set[asyncio.Future[Any]]] = set()
 """What was cancelled and is not over; the loop itself would let it be collected."""
 
 
-class Ward(AttemptHost, Protocol):
+class CallHost(AttemptHost, Protocol):
     """What calls ask of their `Sickbay`, beside what an attempt asks."""
 
     @property
@@ -49,7 +49,7 @@ class Calls:
     """
 
     def __init__(
-        self, ward: Ward, log: CallLog, resorts: Resorts, *, monotonic: Callable[[], float] = time.monotonic
+        self, ward: CallHost, log: CallLog, resorts: Resorts, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self.degradations: Counter[tuple[str, str]] = Counter()
         self.releases = Releases()
