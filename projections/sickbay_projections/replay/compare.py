@@ -25,7 +25,7 @@ from sickbay_events.times import parse_rfc3339
 
 from ..rules.evidence import judged
 from ..state.limits import Limits
-from .compared import SPELLS_SHOWN, ComparedCalls, Difference, Hold, Part, Result, Row
+from .compared import SPELLS_SHOWN, ComparedCalls, FirstDifference, Hold, Part, Result, Row
 from .counterfactual import Spell, World
 from .estimate import Nearby, Share, Unanswered, share
 from .traffic import Traffic
@@ -47,7 +47,7 @@ class Comparison:
         self.events = self.calls = self.refused = self.first_seq = self.last_seq = self.first_ms = self.last_ms = 0
         self._from_seq, self._begin_ms = from_seq, from_ms
         self._tallies: tuple[dict[str, _Tally], dict[str, _Tally]] = ({}, {})
-        self._difference: Difference | None = None
+        self._difference: FirstDifference | None = None
         self._nearby, self._traffic = Nearby(), Traffic()
         self._limits = Limits.of(Policy())
 
@@ -117,7 +117,7 @@ class Comparison:
         told = [*self.worlds[0].told, *self.worlds[1].told]
         scope = told[0].scope
         address = None if isinstance(event, Poison) else read_subject(subject)
-        self._difference = Difference(
+        self._difference = FirstDifference(
             seq=seq,
             time_ms=time_ms,
             event=event.kind if isinstance(event, CallOutcome) else type(event).__name__,

@@ -84,7 +84,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Bucket (its beginning in milliseconds), good, dead and neutral calls; empty for a wider scope."""
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class FirstDifference(msgspec.Struct, frozen=True, kw_only=True):
     """The first event from which the worlds conclude different things."""
 
     seq: int
@@ -112,6 +112,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     """Calls that the history itself says were refused."""
     parts: tuple[Part, Part]
-    first_difference: Difference | None
+    first_difference: FirstDifference | None
     rows: list[Row]
     bucket_ms: int

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from nats.aio.client import Client
 
 from sickbay_events import rfc3339
-from sickbay_projections.replay.compared import Difference, Part, Result, Row
+from sickbay_projections.replay.compared import FirstDifference, Part, Result, Row
 from sickbay_projections.replay.estimate import Unanswered
 
 from ..log.file import LogFile
@@ -168,7 +168,7 @@ def _estimate(found: Unanswered) -> str:
     return f"about {found.good:.0f} ({found.low:.0f} to {found.high:.0f}{blind})"
 
 
-def _difference(first: Difference | None, one: Part, other: Part) -> list[str]:
+def _difference(first: FirstDifference | None, one: Part, other: Part) -> list[str]:
     if first is None:
         return ["both conclude the same from every event"]
     status = f" ({first.status})" if first.status is not None else ""
