@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats_servers import NatsCluster, NatsServer
 from sickbay.bus import topology
 from sickbay.bus.connect import connect
-from sickbay.bus.topology import Difference, Limits, NoJetStream, TopologyError, check, ensure
+from sickbay.bus.topology import Limits, NoJetStream, StreamDifference, TopologyError, check, ensure
 
 NAMES = (
     "SICKBAY_CONTROL",
@@ -62,8 +62,8 @@ async def test_a_difference_is_reported_by_field_and_left_alone(nats_client: Cli
     await update(nats_client, "KV_sickbay", republish=None, max_msgs_per_subject=5)
     report = await ensure(nats_client)
     assert report.stream("SICKBAY_LOG").differences == (
-        Difference("SICKBAY_LOG", "max_msgs_per_subject", 1, -1, serious=True),
-        Difference("SICKBAY_LOG", "duplicate_window", 60 * 10**9, 30 * 10**9, serious=True),
+        StreamDifference("SICKBAY_LOG", "max_msgs_per_subject", 1, -1, serious=True),
+        StreamDifference("SICKBAY_LOG", "duplicate_window", 60 * 10**9, 30 * 10**9, serious=True),
     )
     assert not report.ok
     assert (

@@ -99,7 +99,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Difference(msgspec.Struct, frozen=True):
+class StreamDifference(msgspec.Struct, frozen=True):
     """One field of an existing stream that is not as the table has it. `serious`: Sickbay's guarantees depend
     on it; else it is the operator's choice (ages, sizes, replicas) and only worth a line."""
 
@@ -122,7 +122,7 @@ class StreamReport(msgspec.Struct, frozen=True):
     created_at: str
     first_seq: int
     last_seq: int
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[StreamDifference, ...] = ()
 
 
 class TopologyReport(msgspec.Struct, frozen=True):
@@ -158,7 +158,7 @@ class TopologyReport(msgspec.Struct, frozen=True):
                 return stream
         raise KeyError(name)
 
-    def _differences(self, *, serious: bool) -> list[Difference]:
+    def _differences(self, *, serious: bool) -> list[StreamDifference]:
         return [d for stream in self.streams for d in stream.differences if d.serious is serious]
 
 
@@ -321,22 +321,22 @@ async def _stream(client: Client, config: dict[str, Any], *, create: bool) -> St
     return _report(answer, "created" if answer.get("did_create", True) else "present", ())
 
 
-def _report(info: dict[str, Any], state: str, found: tuple[Difference, ...]) -> StreamReport:
+def _report(info: dict[str, Any], state: str, found: tuple[StreamDifference, ...]) -> StreamReport:
     at = info["state"]
     return StreamReport(info["config"]["name"], state, info["created"], at["first_seq"], at["last_seq"], found)
 
 
-def differences(wanted: dict[str, Any], found: dict[str, Any]) -> tuple[Difference, ...]:
+def differences(wanted: dict[str, Any], found: dict[str, Any]) -> tuple[StreamDifference, ...]:
     """Fields of `wanted` (a row of the table) that `found` (the server's answer) has otherwise. The description
     is not compared; a field that the server leaves out is at its zero value; what the table does not name is
     the operator's business."""
-    differing: list[Difference] = []
+    differing: list[StreamDifference] = []
     for field, value in wanted.items():
         if field == "description":
             continue
         if not _same(value, found.get(field)):
             serious = field not in OPERATORS_CHOICE
-            differing.append(Difference(wanted["name"], field, found.get(field), value, serious))
+            differing.append(StreamDifference(wanted["name"], field, found.get(field), value, serious))
     return tuple(differing)
 
 
