@@ -20,7 +20,7 @@ from ..bus.entries import read_entries
 from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
 from ..bus.view_names import ViewNames
 from ..control.acts import log_now_ms
-from .verify import BROOM_MS, CannotVerify, Difference, read_checkpoint, says_something
+from .verify import BROOM_MS, CannotVerify, Unexplained, read_checkpoint, says_something
 
 LOOKS_MAX: Final = 10
 LOOK_EVERY_S: Final = 0.3
@@ -48,7 +48,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     digests_equal: bool | None
     """None where they are not comparable: other versions, other policies, or no such sequence."""
     entries: int
-    differences: list[Difference]
+    differences: list[Unexplained]
     """`written` is what the first says, `folded` what the other says."""
 
     @property
@@ -79,7 +79,7 @@ async def _compare(client: Client, one: ViewNames, other: ViewNames) -> Compared
         raise CannotVerify("the two views are of different logs")
     entries = [await _entries(client, names) for names in (one, other)]
     now_ms, seq = await log_now_ms(client), min(found.seq for found in checkpoints)
-    differences: list[Difference] = []
+    differences: list[Unexplained] = []
     compared = 0
     for key in sorted(entries[0].keys() | entries[1].keys()):
         stand = [_telling(found.get(key), now_ms) for found in entries]
@@ -88,7 +88,7 @@ async def _compare(client: Client, one: ViewNames, other: ViewNames) -> Compared
         compared += 1
         if stand[0] != stand[1]:
             plain = [None if entry is None else msgspec.to_builtins(entry) for entry in stand]
-            differences.append(Difference(what="entry", key=f"gate.{key}", written=plain[0], folded=plain[1]))
+            differences.append(Unexplained(what="entry", key=f"gate.{key}", written=plain[0], folded=plain[1]))
     sides = [
         _side(names, checkpoint, len(found))
         for names, checkpoint, found in zip((one, other), checkpoints, entries, strict=True)

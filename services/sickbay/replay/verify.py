@@ -45,7 +45,7 @@ class CannotVerify(BusError):
     """There is nothing that could be compared with the log; the text says why."""
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that does not follow from the log."""
 
     what: str
@@ -74,7 +74,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     moved_on: int
     """Entries and documents that changed while they were compared, or are older than the fold's beginning."""
     digest: str
-    differences: list[Difference]
+    differences: list[Unexplained]
 
     @property
     def ok(self) -> bool:
@@ -209,7 +209,7 @@ class _Comparison:
     """What is compared on the way, and what came of it."""
 
     def __init__(self, written: _Written, from_seq: int) -> None:
-        self.differences: list[Difference] = []
+        self.differences: list[Unexplained] = []
         self.digests: list[str] = []
         self.documents = self.moved_on = 0
         self._written, self._from_seq = written, from_seq
@@ -242,7 +242,7 @@ class _Comparison:
         return see
 
     def _differ(self, what: str, key: str, written: Any, folded: Any) -> None:
-        self.differences.append(Difference(what=what, key=key, written=written, folded=folded))
+        self.differences.append(Unexplained(what=what, key=key, written=written, folded=folded))
 
 
 def _apart(written: dict[str, Any], folded: Any) -> tuple[Any, Any]:
@@ -255,7 +255,7 @@ def _apart(written: dict[str, Any], folded: Any) -> tuple[Any, Any]:
 
 async def _compare_view(client: Client, names: ViewNames, fleet: Fleet, comparison: _Comparison) -> int:
     """Compare gate entries and policy; what differs is looked at again until it no longer does, or does for long."""
-    suspects: dict[str, Difference] = {}
+    suspects: dict[str, Unexplained] = {}
     compared = moved_on = 0
     for look in range(LOOKS_MAX):
         if look:
@@ -270,11 +270,11 @@ async def _compare_view(client: Client, names: ViewNames, fleet: Fleet, comparis
     return compared
 
 
-def _differing(standing: dict[str, Entry], fleet: Fleet, now_ms: int) -> tuple[dict[str, Difference], int, int]:
+def _differing(standing: dict[str, Entry], fleet: Fleet, now_ms: int) -> tuple[dict[str, Unexplained], int, int]:
     """What differs by key; how many were compared; how many have changed since the fold's end."""
     wanted: dict[str, Any] = {key: entry for key, entry in fleet.entries() if entry.expires_ms > now_ms + BROOM_MS}
     wanted[POLICY_KEY] = PolicyInForce(seq=fleet.policy_seq, policy=fleet.policy.to_data())
-    suspects: dict[str, Difference] = {}
+    suspects: dict[str, Unexplained] = {}
     compared = moved_on = 0
     for key in sorted(standing.keys() | wanted.keys()):
         if key == CHECKPOINT_KEY:
@@ -295,7 +295,7 @@ def _differing(standing: dict[str, Entry], fleet: Fleet, now_ms: int) -> tuple[d
         if folded is None and isinstance(stands, GateEntry) and not says_something(stands, now_ms + BROOM_MS):
             continue
         written = None if payload is None else _plain(stands, payload)
-        suspects[key] = Difference(what=what, key=f"gate.{key}", written=written, folded=_plain(folded, b""))
+        suspects[key] = Unexplained(what=what, key=f"gate.{key}", written=written, folded=_plain(folded, b""))
     return suspects, compared, moved_on
 
 
