@@ -12,7 +12,7 @@ from sickbay_events import Scope, parse_rfc3339, rfc3339
 
 from ..bus.bulk import header_value
 from ..bus.connect import BusError
-from ..bus.entries import PAGE_ENTRIES, Entry, read_entries, read_page
+from ..bus.entries import PAGE_ENTRIES, BucketEntry, read_entries, read_page
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import TRANSITIONS, WARNING_PREFIX
 
@@ -54,7 +54,7 @@ async def history(client: Client, scope: Scope | None, from_ms: int, to_ms: int,
     state = info["state"]
     is_whole = state["first_seq"] <= 1
     known_ms = parse_rfc3339(info["created"] if is_whole or not state["messages"] else state["first_ts"])
-    entries: list[Entry] = []
+    entries: list[BucketEntry] = []
     for subject in _subjects(scope):
         found, is_cut = await _between(client, subject, from_ms, to_ms, int(state["last_seq"]))
         entries += found
@@ -89,7 +89,9 @@ def fact_of(subject: bytes, payload: bytes, seq: int | None = None) -> dict[str,
     return {"key": words[2], **({} if seq is None else {"told_seq": seq}), **fact}
 
 
-async def _between(client: Client, subject: str, from_ms: int, to_ms: int, last_seq: int) -> tuple[list[Entry], bool]:
+async def _between(
+    client: Client, subject: str, from_ms: int, to_ms: int, last_seq: int
+) -> tuple[list[BucketEntry], bool]:
     """Messages of a subject stored from a time on and told up to another, and whether there were more than are read."""
     body = {"start_time": rfc3339(from_ms), "next_by_subj": subject, "batch": 1}
     first = await read_page(client, TRANSITIONS, body, timeout_s=REQUEST_S)
@@ -100,7 +102,7 @@ async def _between(client: Client, subject: str, from_ms: int, to_ms: int, last_
         end_seq = await _seq_after(client, to_ms, seq, end_seq)
         is_cut = end_seq - seq > SCANNED_MAX
         seq = max(seq, end_seq - SCANNED_MAX)
-    found: list[Entry] = []
+    found: list[BucketEntry] = []
     while seq < end_seq:
         body = {"seq": seq, "next_by_subj": subject, "batch": PAGE_ENTRIES}
         page = await read_page(client, TRANSITIONS, body, timeout_s=REQUEST_S)

@@ -24,7 +24,7 @@ from sickbay_events.view import PolicyInForce
 from sickbay_projections import FOLD_VERSION, Fleet
 
 from ..bus.connect import BusError
-from ..bus.entries import Entry, read_entries, read_entry
+from ..bus.entries import BucketEntry, read_entries, read_entry
 from ..bus.jetstream import StreamAt
 from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
 from ..bus.view_names import MAIN, ViewNames
@@ -173,7 +173,7 @@ async def _read_written(client: Client, names: ViewNames, *, is_beside: bool) ->
     return written
 
 
-def _document(entry: Entry) -> dict[str, Any] | None:
+def _document(entry: BucketEntry) -> dict[str, Any] | None:
     """A document that says at which sequence it was true; the last one of a target says only that there is none."""
     try:
         found = json.loads(entry.payload)
@@ -270,7 +270,7 @@ async def _compare_view(client: Client, names: ViewNames, fleet: Fleet, comparis
     return compared
 
 
-def _differing(standing: dict[str, Entry], fleet: Fleet, now_ms: int) -> tuple[dict[str, Unexplained], int, int]:
+def _differing(standing: dict[str, BucketEntry], fleet: Fleet, now_ms: int) -> tuple[dict[str, Unexplained], int, int]:
     """What differs by key; how many were compared; how many have changed since the fold's end."""
     wanted: dict[str, Any] = {key: entry for key, entry in fleet.entries() if entry.expires_ms > now_ms + BROOM_MS}
     wanted[POLICY_KEY] = PolicyInForce(seq=fleet.policy_seq, policy=fleet.policy.to_data())
@@ -319,5 +319,5 @@ def _plain(value: Any, payload: bytes) -> Any:
     return msgspec.to_builtins(value)
 
 
-def _key(entry: Entry, prefix: str) -> str:
+def _key(entry: BucketEntry, prefix: str) -> str:
     return entry.subject.decode("utf-8", "replace").removeprefix(prefix)

@@ -21,7 +21,7 @@ from nats.aio.client import Client
 from sickbay_events import Checkpoint, parse_rfc3339
 
 from ..bus.bulk import BulkSubscription, Item, header_value, subscribe_bulk
-from ..bus.entries import Entry, ReadError, read_entries, read_entry
+from ..bus.entries import BucketEntry, ReadError, read_entries, read_entry
 from ..bus.link import Link
 from ..bus.topology import CHECKPOINT_KEY
 from ..bus.view_names import MAIN, ViewNames
@@ -268,7 +268,7 @@ def _read(item: Item, names: ViewNames) -> Change | None:
         return None
 
 
-async def _changes(entries: list[Entry], names: ViewNames) -> list[Change]:
+async def _changes(entries: list[BucketEntry], names: ViewNames) -> list[Change]:
     """The entries as changes with their hashes, made slice by slice."""
     changes: list[Change] = []
     for at in range(0, len(entries), SLICE):
@@ -277,7 +277,7 @@ async def _changes(entries: list[Entry], names: ViewNames) -> list[Change]:
     return changes
 
 
-def _change(entry: Entry, names: ViewNames) -> Change:
+def _change(entry: BucketEntry, names: ViewNames) -> Change:
     key = entry.subject.decode("utf-8", "replace").removeprefix(names.gate_prefix)
     value = None if entry.gone else entry.payload or None
     return Change(key, entry.revision, value, entry_hash(key, value) if value is not None else 0)
