@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from reporter_rig import TARGET, Replica, publishing
 from sickbay.bus.connect import NatsOptions
 from sickbay.bus.link import Link
-from sickbay.router.outbox import EVENT_BYTES_MAX, WINDOW, Backlog, Entry, NotReportable, fit, weighty
+from sickbay.router.outbox import EVENT_BYTES_MAX, WINDOW, Backlog, NotReportable, QueuedEvent, fit, weighty
 from sickbay.router.reporter import Reporter
 from sickbay_events import (
     KINDS,
@@ -217,7 +217,7 @@ def test_a_backlog_keeps_its_bound_its_order_and_every_failure_that_fits(kinds: 
     dropped = [
         entry
         for n, kind in enumerate(kinds, 1)
-        if (entry := backlog.add(Entry(n, TARGET, CallOutcome(kind=kind), 0.0))) is not None
+        if (entry := backlog.add(QueuedEvent(n, TARGET, CallOutcome(kind=kind), 0.0))) is not None
     ]
     kept = backlog.take(1000, None)
     assert len(kept) == min(len(kinds), capacity) and len(kept) + len(dropped) == len(kinds)
@@ -230,7 +230,7 @@ def test_numbers_that_were_dropped_in_between_count_in_the_window() -> None:
     """SPEC 4, Once: never more than 1,000 between the oldest unacknowledged and the newest."""
     backlog = Backlog(10)
     for n in (5, 900, 1004, 1005):
-        backlog.add(Entry(n, TARGET, CallOutcome(kind="timeout"), 0.0))
+        backlog.add(QueuedEvent(n, TARGET, CallOutcome(kind="timeout"), 0.0))
     assert [entry.n for entry in backlog.take(10, None)] == [5, 900, 1004]
     assert backlog.take(10, 5) == []
     assert [entry.n for entry in backlog.take(10, 6)] == [1005]

@@ -28,7 +28,7 @@ from ..bus.connect import PermissionDenied
 from ..bus.link import Link
 from ..bus.publish import AckError, Blocked, decode_ack, message
 from ..bus.write import write_now
-from .outbox import WINDOW, Entry
+from .outbox import WINDOW, QueuedEvent
 
 TICK_S: Final = 0.2
 """How often it is looked after what is overdue, while something is on its way."""
@@ -68,15 +68,15 @@ class Flight:
     def __init__(
         self,
         link: Link,
-        backlog: Callable[[int, int | None], list[Entry]],
+        backlog: Callable[[int, int | None], list[QueuedEvent]],
         *,
         boot: str,
         replica: str,
-        acked: Callable[[Entry, int], None],
-        given_up: Callable[[Entry, str], None],
+        acked: Callable[[QueuedEvent, int], None],
+        given_up: Callable[[QueuedEvent, str], None],
         say: Say,
     ) -> None:
-        self.entries: dict[int, Entry] = {}  # by number, in order of number
+        self.entries: dict[int, QueuedEvent] = {}  # by number, in order of number
         self.duplicates = 0
         self.resent = 0
         self.late = 0
@@ -180,15 +180,15 @@ class Flight:
 
     # Sending
 
-    def _subject(self, entry: Entry) -> str:
+    def _subject(self, entry: QueuedEvent) -> str:
         return self._prefixes[type(entry.event) is ProbeResult] + entry.target.key
 
-    def _send(self, entries: list[Entry]) -> None:
+    def _send(self, entries: list[QueuedEvent]) -> None:
         """Write entries to the connection; those it does not take stay due."""
         client = self._ready()
         now = time.monotonic()
         parts: list[bytes] = []
-        sent: list[Entry] = []
+        sent: list[QueuedEvent] = []
         for entry in entries:
             msg_id = f"{self._boot}-{entry.n}"
             changes: dict[str, object] = {"id": msg_id}
@@ -236,7 +236,7 @@ class Flight:
         for at in range(0, len(due), BATCH):
             self._send(due[at : at + BATCH])
 
-    def _next_try(self, now: float) -> list[Entry]:
+    def _next_try(self, now: float) -> list[QueuedEvent]:
         """The one event to try with while the log takes nothing."""
         self._tries += 1
         self._try_at_s = now + min(TRY_MIN_S * 2**self._tries, TRY_MAX_S)
@@ -273,29 +273,29 @@ class Flight:
                 self._acked(entry, ack.seq)
         self.pump()
 
-    def _answered_error(self, entry: Entry, error: AckError) -> None:
+    def _answered_error(self, entry: QueuedEvent, error: AckError) -> None:
         if error.blocked:
             self._failed(entry, error.blocked, str(error))
         else:
             self._heard_s = time.monotonic()
             self._refused(entry, str(error))
 
-    def _failed(self, entry: Entry, reason: Blocked, why: str) -> None:
+    def _failed(self, entry: QueuedEvent, reason: Blocked, why: str) -> None:
         """The log takes nothing at present; this event will do as well as any when it does again."""
         entry.failed = True
         self._block(reason, why)
 
-    def _refused(self, entry: Entry, why: str) -> None:
+    def _refused(self, entry: QueuedEvent, why: str) -> None:
         """The server refuses this event: again a few times, then never, so that it does not stand in the way."""
         entry.refusals += 1
         entry.due_s = time.monotonic() + min(2.0**entry.refusals, RESEND_MAX_S)
         if entry.refusals >= REFUSALS_MAX and self._others_taken_since(entry):
             self._give_up(entry, why)
 
-    def _others_taken_since(self, entry: Entry) -> bool:
+    def _others_taken_since(self, entry: QueuedEvent) -> bool:
         return self._taken_s > entry.first_sent_s > 0
 
-    def _give_up(self, entry: Entry, why: str) -> None:
+    def _give_up(self, entry: QueuedEvent, why: str) -> None:
         self.entries.pop(entry.n, None)
         self._given_up(entry, why)
 

@@ -194,7 +194,7 @@ def weighty(event: Reportable) -> bool:
     return type(event) is CallAnswered and event.trial is not None
 
 
-class Entry(msgspec.Struct, gc=False):
+class QueuedEvent(msgspec.Struct, gc=False):
     """One event on its way. All times are this process's monotonic clock, in seconds."""
 
     n: int
@@ -221,13 +221,13 @@ class Backlog:
         if capacity < 1:
             raise ValueError(f"capacity: expected 1 or more events, got {capacity}")
         self.capacity = capacity
-        self._weighty: deque[Entry] = deque()
-        self._light: deque[Entry] = deque()
+        self._weighty: deque[QueuedEvent] = deque()
+        self._light: deque[QueuedEvent] = deque()
 
     def __len__(self) -> int:
         return len(self._weighty) + len(self._light)
 
-    def add(self, entry: Entry) -> Entry | None:
+    def add(self, entry: QueuedEvent) -> QueuedEvent | None:
         """Put an entry last. Answers the one that had to go for it: the oldest light one, or for want of
         such the new one if it is light itself, else the oldest: what is fresh can still begin or end a hold."""
         queue = self._weighty if weighty(entry.event) else self._light
@@ -242,10 +242,10 @@ class Backlog:
         queue.append(entry)
         return dropped
 
-    def take(self, count_max: int, oldest_n: int | None) -> list[Entry]:
+    def take(self, count_max: int, oldest_n: int | None) -> list[QueuedEvent]:
         """Take up to `count_max` of the oldest entries whose numbers lie less than `WINDOW` above `oldest_n`
         (None: above the first that is taken)."""
-        taken: list[Entry] = []
+        taken: list[QueuedEvent] = []
         first, second = self._weighty, self._light
         while len(taken) < count_max and (first or second):
             queue = first if not second or (first and first[0].n < second[0].n) else second
@@ -256,11 +256,11 @@ class Backlog:
             taken.append(queue.popleft())
         return taken
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[QueuedEvent]:
         """Everything in it, without taking it."""
         return [*self._weighty, *self._light]
 
 
-def by_label(entries: Iterable[Entry]) -> dict[str, int]:
+def by_label(entries: Iterable[QueuedEvent]) -> dict[str, int]:
     """How many entries there are of each label, the most frequent first."""
     return dict(Counter(label(entry.event) for entry in entries).most_common())

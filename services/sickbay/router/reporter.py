@@ -27,7 +27,7 @@ from sickbay_events import NameRefused, Target, token
 
 from ..bus.link import Link
 from .in_flight import Flight
-from .outbox import Backlog, Entry, NotReportable, Reportable, by_label, fit, label
+from .outbox import Backlog, NotReportable, QueuedEvent, Reportable, by_label, fit, label
 
 _log = logging.getLogger("sickbay.reporter")
 
@@ -144,7 +144,7 @@ class Reporter:
         with self._lock:
             self._n += 1
             n = self._n
-            dropped = self._backlog.add(Entry(n, target, event, time.monotonic()))
+            dropped = self._backlog.add(QueuedEvent(n, target, event, time.monotonic()))
             if dropped is not None:
                 self._dropped[label(dropped.event)] += 1
             wake = not self._woken and self._loop is not None
@@ -238,11 +238,11 @@ class Reporter:
         self._flight.pump()
         self._check_empty()
 
-    def _take(self, count_max: int, oldest_n: int | None) -> list[Entry]:
+    def _take(self, count_max: int, oldest_n: int | None) -> list[QueuedEvent]:
         with self._lock:
             return self._backlog.take(count_max, oldest_n)
 
-    def _on_acked(self, entry: Entry, seq: int) -> None:
+    def _on_acked(self, entry: QueuedEvent, seq: int) -> None:
         with self._lock:
             self._acked += 1
         if self._on_ack is not None:
@@ -252,7 +252,7 @@ class Reporter:
                 _log.exception("the listener for acknowledgements failed")
         self._check_empty()
 
-    def _on_given_up(self, entry: Entry, why: str) -> None:
+    def _on_given_up(self, entry: QueuedEvent, why: str) -> None:
         name = label(entry.event)
         with self._lock:
             self._given_up[name] += 1
