@@ -140,7 +140,7 @@ class Witnesses(_Section, frozen=True, kw_only=True):
     suspect_percent: Annotated[Percent, Meta(description="share of all faults that makes one replica suspect")] = 80
 
 
-class Evidence(_Section, frozen=True, kw_only=True):
+class EvidencePolicy(_Section, frozen=True, kw_only=True):
     """What counts as evidence at all."""
 
     queued_s: Annotated[Seconds, Meta(description="an outcome that waited longer is in no run of faults")] = 5.0
@@ -199,7 +199,7 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
     "warnings": Warnings,
     "health": Health,
     "witnesses": Witnesses,
-    "evidence": Evidence,
+    "evidence": EvidencePolicy,
     "ramp": Ramp,
     "trials": Trials,
     "overlay": Overlay,
@@ -249,7 +249,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     warnings: Warnings = Warnings()
     health: Health = Health()
     witnesses: Witnesses = Witnesses()
-    evidence: Evidence = Evidence()
+    evidence: EvidencePolicy = EvidencePolicy()
     ramp: Ramp = Ramp()
     trials: Trials = Trials()
     overlay: Overlay = Overlay()
