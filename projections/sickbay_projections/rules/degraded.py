@@ -12,7 +12,7 @@ from ..state.limits import grown_ms
 from ..state.model import Bad, Hold, Node, Witnesses
 from . import holds, samples, witnesses
 from .case import Case
-from .samples import SEVERAL, Evidence, Says
+from .samples import SEVERAL, SampleShare, Says
 
 RULE: Final = "degraded"
 
@@ -81,7 +81,7 @@ def _on_hold(case: Case, scope: Node, says: Says) -> bool:
     if not is_trial:
         return False
     if case.row.degraded == "begins_again":
-        _begin(case, scope, Evidence({case.replica: 1}, 1), {"bad": 1, "checkable": 1}, is_encoding=says == "damage")
+        _begin(case, scope, SampleShare({case.replica: 1}, 1), {"bad": 1, "checkable": 1}, is_encoding=says == "damage")
         return True
     hold.clean += 1
     return hold.clean >= scope.limits.clean_trials and _release(case, scope, hold, "success")
@@ -154,7 +154,7 @@ def _weigh(
     case: Case,
     scope: Node,
     seen: Witnesses,
-    found: Evidence,
+    found: SampleShare,
     numbers: dict[str, int],
     *,
     is_enough: bool,
@@ -182,14 +182,14 @@ def _weigh(
     return is_everyones
 
 
-def _suspect(case: Case, scope: Node, found: Evidence) -> str | None:
+def _suspect(case: Case, scope: Node, found: SampleShare) -> str | None:
     """The replica that has nearly all of the bad samples while the rest is under half the limit."""
     most = max(found.by, key=lambda name: (found.by[name], name), default=SEVERAL)
     if most == SEVERAL or case.overlay or not samples.has_other_clean(case, scope, most):
         return None
     own = found.by[most]
     # Clean samples are counted with the rest: the suspect has next to none.
-    rest = Evidence({SEVERAL: found.bad - own}, found.of - own)
+    rest = SampleShare({SEVERAL: found.bad - own}, found.of - own)
     is_under = not rest.bad or rest.bad * 200 < scope.limits.bad_percent * rest.of
     return most if is_under and own * 100 >= case.limits.suspect_percent * found.bad else None
 
@@ -199,7 +199,7 @@ def _warn(case: Case, scope: Node, suspect: str | None, numbers: dict[str, int])
         case.warned(scope.scope, "replica_suspect", numbers, replica=suspect)
 
 
-def _begin(case: Case, scope: Node, found: Evidence, numbers: dict[str, int], *, is_encoding: bool) -> None:
+def _begin(case: Case, scope: Node, found: SampleShare, numbers: dict[str, int], *, is_encoding: bool) -> None:
     limits = scope.limits
     nth = holds.nth(scope.state, RULE, case.now_ms, limits)
     length_ms = grown_ms(limits.degraded_ms, limits.degraded_growth_milli, nth, limits.degraded_cap_ms)

@@ -23,7 +23,7 @@ SEVERAL: Final = ""
 """In place of a replica's name: more than one, or all beyond the first 16."""
 
 
-class Evidence(NamedTuple):
+class SampleShare(NamedTuple):
     """One share of a scope at one moment."""
 
     by: dict[str, int]
@@ -71,7 +71,7 @@ def is_encoding(event: CallOutcome) -> bool:
     return event.kind == "mangled_output" and (event.signature in ENCODING or event.scope == "host")
 
 
-def plain(state: ScopeState, now_ms: int, limits: Limits) -> Evidence:
+def plain(state: ScopeState, now_ms: int, limits: Limits) -> SampleShare:
     """The model's own bad output among what could be checked."""
     return _evidence(state.bad, state.checked, now_ms, limits)
 
@@ -99,12 +99,12 @@ def over_half_ms(bad: Bad | None, of: list[int] | None, now_ms: int, limits: Lim
     return NEVER
 
 
-def encoding(state: ScopeState, now_ms: int, limits: Limits) -> Evidence:
+def encoding(state: ScopeState, now_ms: int, limits: Limits) -> SampleShare:
     """Damaged encoding among what was attributable."""
     return _evidence(state.damage, state.attributed, now_ms, limits)
 
 
-def of_host(host: Node, now_ms: int) -> tuple[Evidence, int]:
+def of_host(host: Node, now_ms: int) -> tuple[SampleShare, int]:
     """The damaged encoding of all models of a host, and how many of them have 3 bad and their share each.
 
     A model that is held for it is one of them, with what its hold rests on.
@@ -120,7 +120,7 @@ def of_host(host: Node, now_ms: int) -> tuple[Evidence, int]:
         for name, count in found.by.items():
             by[name] = by.get(name, 0) + count
         models += found.bad >= host.limits.host_bad and found.is_share(model.limits)
-    return Evidence(by, of), models
+    return SampleShare(by, of), models
 
 
 def live_models(host: Node) -> Iterator[Node]:
@@ -190,11 +190,11 @@ def _models(host: Node) -> Iterator[Node]:
     return (child for child in host.children.values() if child.scope.model is not None)
 
 
-def _evidence(bad: Bad | None, of: list[int] | None, now_ms: int, limits: Limits) -> Evidence:
+def _evidence(bad: Bad | None, of: list[int] | None, now_ms: int, limits: Limits) -> SampleShare:
     bucket = now_ms // limits.sample_ms
     by = {
         name: count
         for name, counts in (bad.by.items() if bad is not None else ())
         if (count := buckets.total(counts, bucket, SAMPLE_BUCKETS))
     }
-    return Evidence(by, buckets.total(of, bucket, SAMPLE_BUCKETS))
+    return SampleShare(by, buckets.total(of, bucket, SAMPLE_BUCKETS))
