@@ -21,7 +21,7 @@ SEVERAL: Final = ""
 """In place of a replica's name: more than one, or all beyond the first 16."""
 
 
-class Evidence(NamedTuple):
+class FaultCounts(NamedTuple):
     """What run and window of a target say at one moment."""
 
     run: int
@@ -69,15 +69,15 @@ def take_back(case: Case) -> None:
     _no_run(case, state)
 
 
-def evidence(state: ScopeState, now_ms: int, limits: Limits) -> Evidence:
+def evidence(state: ScopeState, now_ms: int, limits: Limits) -> FaultCounts:
     """What counts at this log time."""
     faults, bucket = state.faults, now_ms // limits.bucket_ms
     attempts = window.total(state.window, bucket)
     share_percent = limits.low_share_percent if attempts >= limits.low_share_attempts else limits.share_percent
     if faults is None:
-        return Evidence(0, attempts, {}, share_percent)
+        return FaultCounts(0, attempts, {}, share_percent)
     run = sum(1 for at_ms in faults.run_ms if now_ms < at_ms + limits.run_ms)
-    return Evidence(run, attempts, _totals(faults.by, bucket), share_percent)
+    return FaultCounts(run, attempts, _totals(faults.by, bucket), share_percent)
 
 
 # -- what came through ---------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def _weigh(case: Case, state: ScopeState, faults: Faults) -> None:
         _hold_alone(case, faults, alone, _suspect(case, state, found), numbers)
 
 
-def _words(case: Case, state: ScopeState, found: Evidence, faults: Faults) -> list[str]:
+def _words(case: Case, state: ScopeState, found: FaultCounts, faults: Faults) -> list[str]:
     """For each threshold that is reached, the replica whose word alone it is or `SEVERAL`."""
     limits, words = case.limits, []
     # Of a busy target five faults in a row are no news: there only shares open.
@@ -211,7 +211,7 @@ def _words(case: Case, state: ScopeState, found: Evidence, faults: Faults) -> li
     return words
 
 
-def _suspect(case: Case, state: ScopeState, found: Evidence) -> str | None:
+def _suspect(case: Case, state: ScopeState, found: FaultCounts) -> str | None:
     """The replica that has nearly all of the faults while the rest is under half the limit."""
     most = max(found.by, key=lambda name: (found.by[name], name), default=SEVERAL)
     if most == SEVERAL or case.overlay:
