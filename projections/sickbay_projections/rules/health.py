@@ -58,7 +58,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Log time of the event that made it so; None for what became so by time alone."""
 
 
-class Found(NamedTuple):
+class HealthFinding(NamedTuple):
     """A word, what says so, since when, and until when a success that only counts leaves it as it is."""
 
     word: str
@@ -134,7 +134,7 @@ def health(node: Node | None, at_ms: int) -> Health:
 # -- the first that fits ---------------------------------------------------------------------------------
 
 
-def _judge(node: Node, state: ScopeState, at_ms: int) -> Found:
+def _judge(node: Node, state: ScopeState, at_ms: int) -> HealthFinding:
     wide = node.credential
     if node.host is None or wide is None or _may_be_held(state) or _may_be_held(node.host.state, wide.state):
         found = _held(node, state, at_ms)
@@ -144,16 +144,16 @@ def _judge(node: Node, state: ScopeState, at_ms: int) -> Found:
     day_ms = at_ms - limits.unknown_ms
     failures = probes.failures if probes is not None and probes.not_ready_ms > day_ms else 0
     if probes is not None and failures >= limits.readiness_failures:
-        return Found("unhealthy", "readiness", probes.not_ready_ms)
+        return HealthFinding("unhealthy", "readiness", probes.not_ready_ms)
     calm_ms = NEVER
     if state.strikes is not None and rejections.live_strikes(state, at_ms, limits):
-        return Found("degraded", "strikes", state.strikes.newest_ms)
+        return HealthFinding("degraded", "strikes", state.strikes.newest_ms)
     if state.refusals is not None or (wide is not None and wide.state.refusals is not None):
         for scope in (node, wide):
             if scope is not None and scope.state.refusals is not None and not overrides.is_behind(scope):
                 mine = state if scope is node else scope.state
                 if credential.strikes(mine, at_ms, scope.limits) and mine.refusals is not None:
-                    return Found("degraded", "strikes", mine.refusals.newest_ms)
+                    return HealthFinding("degraded", "strikes", mine.refusals.newest_ms)
     faults_ms = _faults_until_ms(node, state, at_ms) if state.faults is not None else 0
     if state.bad is not None or state.damage is not None:
         calm_ms = min(
@@ -161,19 +161,19 @@ def _judge(node: Node, state: ScopeState, at_ms: int) -> Found:
             samples.over_half_ms(state.damage, state.attributed, at_ms, limits),
         )
         if calm_ms <= at_ms:
-            return Found("degraded", "bad_share", state.against_ms)
+            return HealthFinding("degraded", "bad_share", state.against_ms)
     if faults_ms:
-        return Found("degraded", "faults", state.against_ms, min(calm_ms, faults_ms))
+        return HealthFinding("degraded", "faults", state.against_ms, min(calm_ms, faults_ms))
     if probes is not None and probes.not_live_ms > day_ms:
-        return Found("degraded", "liveness", probes.not_live_ms)
+        return HealthFinding("degraded", "liveness", probes.not_live_ms)
     if probes is not None and failures:
-        return Found("degraded", "readiness", probes.not_ready_ms)
+        return HealthFinding("degraded", "readiness", probes.not_ready_ms)
     if state.is_against and state.against_ms > day_ms:
-        return Found("degraded", "last_outcome", state.against_ms)
+        return HealthFinding("degraded", "last_outcome", state.against_ms)
     return _by_age(state, at_ms, limits.idle_ms, day_ms, calm_ms)
 
 
-def _by_age(state: ScopeState, at_ms: int, idle_ms: int, day_ms: int, calm_ms: int) -> Found:
+def _by_age(state: ScopeState, at_ms: int, idle_ms: int, day_ms: int, calm_ms: int) -> HealthFinding:
     """Nothing speaks against it: how old is what speaks for it?"""
     probes = state.probes
     good_ms = state.good_ms
@@ -181,21 +181,21 @@ def _by_age(state: ScopeState, at_ms: int, idle_ms: int, day_ms: int, calm_ms: i
         good_ms = probes.ready_ms
     why = "answer" if good_ms == state.good_ms else "readiness"
     if good_ms and at_ms < good_ms + idle_ms:
-        return Found("healthy", why, good_ms, calm_ms)
+        return HealthFinding("healthy", why, good_ms, calm_ms)
     if good_ms and good_ms > day_ms:
-        return Found("idle", why, good_ms)
+        return HealthFinding("idle", why, good_ms)
     if probes is not None and probes.live_ms and probes.live_ms > day_ms:
-        return Found("live", "liveness", probes.live_ms)
-    return Found("unknown", "nothing", 0)
+        return HealthFinding("live", "liveness", probes.live_ms)
+    return HealthFinding("unknown", "nothing", 0)
 
 
 def _may_be_held(*states: ScopeState) -> bool:
     return any([state.holds is not None or state.operator is not None for state in states])  # noqa: C419 - cheaper
 
 
-def _held(node: Node, state: ScopeState, at_ms: int) -> Found | None:
+def _held(node: Node, state: ScopeState, at_ms: int) -> HealthFinding | None:
     """The first word that a hold of the target or of a wider scope gives."""
-    found: Found | None = None
+    found: HealthFinding | None = None
     for scope in (node.host, node.credential, node):
         if scope is None:
             continue
@@ -203,12 +203,12 @@ def _held(node: Node, state: ScopeState, at_ms: int) -> Found | None:
         if (mine.operator is None and mine.holds is None) or (scope is not node and overrides.is_behind(scope)):
             continue
         if mine.operator is not None and not mine.operator.allow and at_ms < mine.operator.end_ms:
-            return Found("held", "operator", mine.operator.time_ms)
+            return HealthFinding("held", "operator", mine.operator.time_ms)
         for hold in (mine.holds or {}).values():
             if _stands(scope, hold, at_ms):
                 word = _HOLD_WORDS[hold.rule]
                 if found is None or _RANKS[word] < _RANKS[found.word]:
-                    found = Found(word, hold.rule, hold.began_ms)
+                    found = HealthFinding(word, hold.rule, hold.began_ms)
     return found
 
 
