@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sickbay.bus.view_names import MAIN
-from sickbay.log.snapshots import Found, SnapshotInfo, compress, compression, decompress, kept_not
+from sickbay.log.snapshots import SnapshotInfo, StoredSnapshot, compress, compression, decompress, kept_not
 from sickbay.projector.follow import BEHIND_S, ViewFeed
 from sickbay.view.digest_map import Change, ViewMap
 
@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 NOW_MS = 1_796_000_000_000
 
 
-def snapshot(time_ms: int) -> Found:
+def snapshot(time_ms: int) -> StoredSnapshot:
     info = SnapshotInfo(
         seq=1,
         time_ms=time_ms,
@@ -29,7 +29,7 @@ def snapshot(time_ms: int) -> Found:
         compression="zlib",
         size=0,
     )
-    return Found(info, str(time_ms), "", "")
+    return StoredSnapshot(info, str(time_ms), "", "")
 
 
 def test_of_snapshots_the_newest_three_one_an_hour_and_one_a_day_are_kept() -> None:

@@ -229,12 +229,12 @@ def test_snapshots_of_another_kind_do_not_push_each_other_out() -> None:
     """Three newest, hourly and daily are kept for each fold version, log and pinned policy by itself."""
     now_ms = 1_800_000_000_000
 
-    def found(age_s: float, fold: int = 1, pinned: str = "") -> snapshots.Found:
+    def found(age_s: float, fold: int = 1, pinned: str = "") -> snapshots.StoredSnapshot:
         info = snapshots.SnapshotInfo(
             seq=int(10_000_000 - age_s), time_ms=int(now_ms - age_s * 1000), time_ns=0, fold=fold, policy_seq=0,
             digest="", log_created="x", mark=0, compression="zlib", size=1, pinned=pinned,
         )  # fmt: skip
-        return snapshots.Found(info, f"{fold}/{pinned}/{age_s}", "", "")
+        return snapshots.StoredSnapshot(info, f"{fold}/{pinned}/{age_s}", "", "")
 
     ages = (
         [30.0 * n for n in range(400)] + [3_600.0 * n for n in range(4, 24 * 9)] + [86_400.0 * n for n in range(9, 100)]

@@ -74,7 +74,7 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the policy that counted in the place of the log's; empty: the log's own."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class StoredSnapshot(msgspec.Struct, frozen=True):
     """A snapshot in the store: what it is of, under which name, and where its bytes are."""
 
     info: SnapshotInfo
@@ -105,19 +105,19 @@ def decompress(data: bytes, how: str) -> bytes:
         raise ValueError(f"damaged snapshot: {error}") from error
 
 
-async def list_snapshots(client: Client, names: ViewNames = MAIN) -> list[Found]:
+async def list_snapshots(client: Client, names: ViewNames = MAIN) -> list[StoredSnapshot]:
     """All snapshots, newest first (by log time, then sequence). Raises `ReadError`, `nats.errors.Error`."""
-    found: list[Found] = []
+    found: list[StoredSnapshot] = []
     for entry in (await read_entries(client, names.snapshots_stream, f"{_meta(names)}>", timeout_s=_REQUEST_S)).entries:
         with suppress(ValueError, KeyError, msgspec.ValidationError):  # put there by somebody else
             meta = json.loads(entry.payload)
             if not meta.get("deleted"):
                 info = msgspec.json.decode(meta["description"].encode(), type=SnapshotInfo)
-                found.append(Found(info, meta["name"], meta["nuid"], meta.get("digest", "")))
+                found.append(StoredSnapshot(info, meta["name"], meta["nuid"], meta.get("digest", "")))
     return sorted(found, key=lambda one: (one.info.time_ms, one.info.seq), reverse=True)
 
 
-async def load(client: Client, found: Found, names: ViewNames = MAIN) -> Fleet:
+async def load(client: Client, found: StoredSnapshot, names: ViewNames = MAIN) -> Fleet:
     """Read a snapshot back. Raises ValueError if it is not what it says, `ReadError`, `nats.errors.Error`."""
     pages = await read_entries(client, names.snapshots_stream, _chunk(names) + found.nuid, timeout_s=_REQUEST_S)
     data = b"".join([entry.payload for entry in pages.entries])
@@ -188,7 +188,7 @@ async def store(client: Client, info: SnapshotInfo, state: bytes, names: ViewNam
         await _drop(client, old, names)
 
 
-def kept_not(found: Sequence[Found], now_ms: int) -> list[Found]:
+def kept_not(found: Sequence[StoredSnapshot], now_ms: int) -> list[StoredSnapshot]:
     """Which of these (newest first) are not kept: all but the newest 3, one an hour for 7 days, one a day for 90.
 
     So for each log, fold version and pinned policy by itself: those of another version are what a switch back starts
@@ -196,7 +196,7 @@ def kept_not(found: Sequence[Found], now_ms: int) -> list[Found]:
     """
     seen: set[tuple[object, ...]] = set()
     numbers: Counter[tuple[object, ...]] = Counter()
-    dropped: list[Found] = []
+    dropped: list[StoredSnapshot] = []
     for one in found:
         info = one.info
         kin = (info.log_created, info.fold, info.pinned)
@@ -214,7 +214,7 @@ def kept_not(found: Sequence[Found], now_ms: int) -> list[Found]:
     return dropped
 
 
-async def _drop(client: Client, old: Found, names: ViewNames) -> None:
+async def _drop(client: Client, old: StoredSnapshot, names: ViewNames) -> None:
     # The client's own delete leaves a tombstone for every name for ever; names here are never used again.
     request = JetStreamApi(client, timeout_s=_REQUEST_S)
     encoded = urlsafe_b64encode(old.name.encode()).decode()

@@ -27,7 +27,7 @@ from ..bus.topology import LOG
 from ..bus.view_names import MAIN, ViewNames
 from ..log.control import lost_control_events
 from ..log.folding import TO_THE_END, Bound, Folding
-from ..log.snapshots import Found, list_snapshots, load, unfit
+from ..log.snapshots import StoredSnapshot, list_snapshots, load, unfit
 from .story import Standing
 
 REQUEST_S: Final = 5.0
@@ -101,7 +101,7 @@ async def find_base(
     return await _trimmed(client, log, end, fitting)
 
 
-async def stored_snapshots(client: Client, names: ViewNames = MAIN) -> list[Found]:
+async def stored_snapshots(client: Client, names: ViewNames = MAIN) -> list[StoredSnapshot]:
     """All snapshots, newest first; none where their store is gone. Raises `ReadError`, `nats.errors.Error`."""
     try:
         return await list_snapshots(client, names)
@@ -111,7 +111,7 @@ async def stored_snapshots(client: Client, names: ViewNames = MAIN) -> list[Foun
         raise
 
 
-async def _serves(client: Client, found: Found, log: StreamAt, end: Bound, pinned: str) -> bool:
+async def _serves(client: Client, found: StoredSnapshot, log: StreamAt, end: Bound, pinned: str) -> bool:
     info = found.info
     is_kin = info.fold == FOLD_VERSION and info.log_created == log.created_at and info.pinned == pinned
     if is_kin and info.seq == end.seq:
@@ -119,14 +119,14 @@ async def _serves(client: Client, found: Found, log: StreamAt, end: Bound, pinne
     return not await unfit(client, info, log, pinned)
 
 
-def _is_before(found: Found, end: Bound) -> bool:
+def _is_before(found: StoredSnapshot, end: Bound) -> bool:
     info = found.info
     if end.seq is not None:
         return info.seq <= end.seq
     return end.time_ms is None or info.time_ms <= end.time_ms
 
 
-async def _trimmed(client: Client, log: StreamAt, end: Bound, later: list[Found]) -> Base:
+async def _trimmed(client: Client, log: StreamAt, end: Bound, later: list[StoredSnapshot]) -> Base:
     """A fold from the first event that is left, if the place lies behind that."""
     first = await JetStreamApi(client, timeout_s=REQUEST_S).message_at(LOG, log.first_seq, or_next=True)
     if first is None:
