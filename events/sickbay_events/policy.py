@@ -124,7 +124,7 @@ class Warnings(_Section, frozen=True, kw_only=True):
     wrong_endpoint_count: Annotated[Count, Meta(description="wrong endpoints in an hour that warn")] = 3
 
 
-class Health(_Section, frozen=True, kw_only=True):
+class HealthPolicy(_Section, frozen=True, kw_only=True):
     """The one word for people."""
 
     idle_s: Annotated[Seconds, Meta(description="age of the evidence from which healthy is idle")] = 3600.0
@@ -197,7 +197,7 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
     "breaker": Breaker,
     "degraded": Degraded,
     "warnings": Warnings,
-    "health": Health,
+    "health": HealthPolicy,
     "witnesses": Witnesses,
     "evidence": EvidencePolicy,
     "ramp": Ramp,
@@ -247,7 +247,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     breaker: Breaker = Breaker()
     degraded: Degraded = Degraded()
     warnings: Warnings = Warnings()
-    health: Health = Health()
+    health: HealthPolicy = HealthPolicy()
     witnesses: Witnesses = Witnesses()
     evidence: EvidencePolicy = EvidencePolicy()
     ramp: Ramp = Ramp()
