@@ -26,7 +26,7 @@ from sickbay.log.file import LogFile
 from sickbay.log.folding import replay
 from sickbay.replay.story import trace
 from sickbay.service.app import Services
-from sickbay_events import CallOutcome, Held, Kind, Scope, Target
+from sickbay_events import CallOutcome, Kind, Scope, Target, TargetHeld
 from sickbay_events.codec import outcome_subject
 
 KINDS: tuple[Kind, ...] = ("ok", "ok", "model_unavailable", "server_error", "bad_request", "rate_limited")
@@ -93,7 +93,7 @@ async def test_a_replay_of_the_exported_log_is_the_live_state(
     assert (found["events"], done.events, done.fleet.seq, live.seq) == (last, last, last, last)
     assert sum(done.poison.values()) >= 5, f"seed {seed}"
     assert done.fleet.digest() == live.digest() and done.fleet.encode() == live.encode(), f"seed {seed}"
-    folded = [hold_fact(event) for event in done.derived if isinstance(event, Held)]
+    folded = [hold_fact(event) for event in done.derived if isinstance(event, TargetHeld)]
     assert folded == await live_holds(nats_client), f"seed {seed}"
 
 

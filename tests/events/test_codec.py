@@ -18,7 +18,6 @@ from sickbay_events import (
     DerivedEvent,
     Event,
     HealthChanged,
-    Held,
     Lease,
     Override,
     Poison,
@@ -29,6 +28,7 @@ from sickbay_events import (
     Scope,
     Skipped,
     Target,
+    TargetHeld,
     WarningRaised,
     decode,
     derived_subject,
@@ -311,7 +311,7 @@ def test_nothing_that_arrives_raises_anything_but_poison(subject: str, data: byt
 
 CAUSE: dict[str, Any] = {"cause_seq": 7, "time_ms": 1_000}
 DERIVED: list[DerivedEvent] = [
-    Held(scope=TARGET.scope, rule="quarantine", began_seq=7, end_ms=601_000, numbers={"strikes": 2}, **CAUSE),
+    TargetHeld(scope=TARGET.scope, rule="quarantine", began_seq=7, end_ms=601_000, numbers={"strikes": 2}, **CAUSE),
     Released(scope=TARGET.scope, rule="throttle", began_seq=5, end_ms=9, by="success", **CAUSE),
     HealthChanged(scope=TARGET.scope, rule="health", old="healthy", new="quarantined", **CAUSE),
     WarningRaised(scope=Scope("openrouter.ai"), rule="pipeline_suspect", replica="r1", **CAUSE),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from histories import history
 from paths import SUPPORT
-from sickbay_events import Held, Released, Target
+from sickbay_events import Released, Target, TargetHeld
 from sickbay_projections import FOLD_VERSION, Fleet, Recorded
 from sickbay_projections.state.model import encode_sorted
 
@@ -163,7 +163,7 @@ def test_what_is_released_was_held_and_no_quarantine_lasts_longer_than_its_cap(s
     for each in history(seed, 400, targets=3):
         for event in fleet.apply(each):
             key = (event.scope.key, event.rule)
-            if isinstance(event, Held) and event.replica is None:
+            if isinstance(event, TargetHeld) and event.replica is None:
                 names[key] = event.began_seq
             elif isinstance(event, Released):
                 assert names[key] == event.began_seq

@@ -13,7 +13,7 @@ import pytest
 
 from sickbay_events import CallOutcome, Kind, Lease, Override, Policy, PolicyChanged, Scope, Target
 from sickbay_events.codec import outcome_subject
-from sickbay_events.derived import Held
+from sickbay_events.derived import TargetHeld
 from sickbay_projections import Fleet, Recorded
 
 START_MS = 1_700_000_000_000
@@ -340,7 +340,7 @@ def wide_history(seed: int) -> list[Recorded]:
         else:
             recorded = Recorded(event, target=target, replica=replica, **at)
         found.append(recorded)
-        names += [derived.began_seq for derived in fleet.apply(recorded) if isinstance(derived, Held)]
+        names += [derived.began_seq for derived in fleet.apply(recorded) if isinstance(derived, TargetHeld)]
     return found
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from paths import CASES
-from sickbay_events import KINDS, CallOutcome, Event, Held, Kind, Lease, Policy, Scope, Target
+from sickbay_events import KINDS, CallOutcome, Event, Kind, Lease, Policy, Scope, Target, TargetHeld
 from sickbay_events.codec import decode
 from sickbay_events.times import parse_rfc3339
 from sickbay_projections import Fleet
@@ -84,7 +84,9 @@ def test_the_incident_is_held_at_its_twelfth_checkable_call_and_the_other_models
         calls[model] = calls.get(model, 0) + 1
         assert isinstance(event, CallOutcome)
         checkable += event.checkable
-        derived = [each for each in fleet.apply_many([subject], [event], [seq], [time_ms]) if isinstance(each, Held)]
+        derived = [
+            each for each in fleet.apply_many([subject], [event], [seq], [time_ms]) if isinstance(each, TargetHeld)
+        ]
         for each in derived:
             assert (each.scope.model, each.rule) == ("z-ai/glm-5.3", "degraded")
             first = first or (checkable, each, time_ms)
@@ -150,7 +152,7 @@ def test_the_window_is_thirty_buckets_of_a_minute(log: Log) -> None:
 @pytest.mark.parametrize("kind", ["empty_output", "malformed_output", "mangled_output"])
 def test_each_kind_is_bad_and_the_models_own(log: Log, kind: Kind) -> None:
     story = given(*clean(log, 0, 7), *bad(log, 1, 5, kind=kind, signature="loop"))
-    assert [event.scope for event in story.derived if isinstance(event, Held)] == [TARGET.scope]
+    assert [event.scope for event in story.derived if isinstance(event, TargetHeld)] == [TARGET.scope]
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -211,7 +213,7 @@ def test_an_uncheckable_answer_of_another_does_not_speak_for_the_model(log: Log)
 def test_a_clean_sample_of_another_speaks_for_ten_minutes(log: Log, at_s: float, fleet: bool) -> None:
     events = [*clean(log, 0, replica="r2"), *clean(log, 0, 6), *bad(log, 300, 4)]
     story = given(*events).when(*bad(log, at_s))
-    assert [event.replica for event in story.derived if isinstance(event, Held)] == [None if fleet else "r1"]
+    assert [event.replica for event in story.derived if isinstance(event, TargetHeld)] == [None if fleet else "r1"]
 
 
 def test_a_clean_sample_takes_ones_own_word_back(log: Log) -> None:
@@ -220,7 +222,9 @@ def test_a_clean_sample_takes_ones_own_word_back(log: Log) -> None:
         log.seq = 0
         story = given(*clean(log, 0, 7, replica="r2"), *bad(log, 1, replica="r3"))
         story.when(*clean(log, 2, replica="r3", checkable=takes_back)).when(*bad(log, 3, 5))
-        assert [event.replica for event in story.derived if isinstance(event, Held)] == ["r1" if takes_back else None]
+        assert [event.replica for event in story.derived if isinstance(event, TargetHeld)] == [
+            "r1" if takes_back else None
+        ]
 
 
 def test_bad_samples_of_two_are_everyones(log: Log) -> None:
@@ -389,18 +393,20 @@ def test_damaged_encoding_is_a_share_of_what_is_attributable(log: Log) -> None:
 
 def test_damage_that_may_be_an_echo_proves_nothing(log: Log) -> None:
     story = given(*damaged(log, 0, TARGET.model, 40, attributable=False))
-    assert not any(isinstance(event, Held) for event in story.derived)
+    assert not any(isinstance(event, TargetHeld) for event in story.derived)
     found = document(story, log, 0)
     assert (found["bad"], found["checkable"], found["damaged"], found["attributable"]) == (0, 0, 0, 0)
 
 
 def test_own_decoding_is_the_routers_fault_and_no_sample(log: Log) -> None:
     events = damaged(log, 0, TARGET.model, 40, signature="own_decoding", scope="none", attributable=False)
-    assert not any(isinstance(event, Held) for event in given(*events).derived)
+    assert not any(isinstance(event, TargetHeld) for event in given(*events).derived)
 
 
 def holds(story: Story) -> list[str]:
-    return sorted({event.scope.key for event in story.derived if isinstance(event, Held) and event.replica is None})
+    return sorted(
+        {event.scope.key for event in story.derived if isinstance(event, TargetHeld) and event.replica is None}
+    )
 
 
 def test_one_model_is_never_the_host(log: Log) -> None:
@@ -440,7 +446,7 @@ def test_one_replicas_word_does_not_hold_the_host_while_another_has_clean_sample
     story = given(*other, *damaged(log, 1, "a", 12))
     assert holds(story) == ["openrouter=2Eai.team-a.a"], "of this model nobody else had a clean sample"
     story.when(*damaged(log, 2, "b", 3))
-    assert [(e.scope, e.replica) for e in story.derived if isinstance(e, Held)] == [(HOST, "r1")]
+    assert [(e.scope, e.replica) for e in story.derived if isinstance(e, TargetHeld)] == [(HOST, "r1")]
     story.when(*damaged(log, 3, "c", 1, replica="r3", provider="openrouter.ai"))
     assert holds(story) == [HOST.key]
 
@@ -449,7 +455,9 @@ def test_three_clean_trials_of_any_model_release_the_host_and_one_damaged_begins
     story = given(*damaged(log, 0, "a", 6), *damaged(log, 0, "b", 6))
     assert holds(story) == [HOST.key]
     story.when(*damaged(log, 31, "c", trial=trial(12)))
-    assert [(e.scope, e.began_seq, e.end_ms) for e in story.derived if isinstance(e, Held)] == [(HOST, 13, log.ms(91))]
+    assert [(e.scope, e.began_seq, e.end_ms) for e in story.derived if isinstance(e, TargetHeld)] == [
+        (HOST, 13, log.ms(91))
+    ]
     third = Target("openrouter.ai", "d")
     story.when(*(log.outcome(BAD, at_s=92, target=third, trial=trial(13)) for _ in range(3))).then()
     story.when(*clean(log, 93, 2, target=third, trial=trial(13))).then()
@@ -463,7 +471,7 @@ def test_the_host_is_held_when_models_of_any_credential_are_damaged(log: Log) ->
     calls = [*clean(log, 0, 3, target=Target(TARGET.provider, "a"), attributable=True)]
     calls += clean(log, 0, 3, target=Target("openrouter.ai", "b"), attributable=True)
     story = given(*calls, *damaged(log, 1, "a", 3), *damaged(log, 1, "b", 2, provider="openrouter.ai"))
-    assert not any(isinstance(event, Held) for event in story.derived)
+    assert not any(isinstance(event, TargetHeld) for event in story.derived)
     story.when(*damaged(log, 2, "b", provider="openrouter.ai"))
     story.then(held("degraded", scope=HOST, end_ms=log.ms(32), kind="mangled_output"))
     story.then_decision(Target("openrouter.ai#other", "c"), log.ms(3), allowed=False, reason="degraded", scope=HOST.key)

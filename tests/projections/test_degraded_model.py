@@ -11,7 +11,6 @@ import pytest
 from sickbay_events import (
     CallAnswered,
     CallOutcome,
-    Held,
     Lease,
     Override,
     Policy,
@@ -19,6 +18,7 @@ from sickbay_events import (
     Released,
     Scope,
     Target,
+    TargetHeld,
 )
 from sickbay_projections import Fleet, Recorded
 
@@ -315,10 +315,10 @@ def test_a_naive_reading_of_the_rules_says_the_same_at_every_event(seed: int) ->
         assert target is not None
         told = [
             ("held", each.scope.key, each.began_seq, each.end_ms, each.replica)
-            if isinstance(each, Held)
+            if isinstance(each, TargetHeld)
             else ("released", each.scope.key, each.began_seq, each.end_ms, None)
             for each in fleet.apply(one)
-            if isinstance(each, Held | Released) and each.rule == "degraded"
+            if isinstance(each, TargetHeld | Released) and each.rule == "degraded"
         ]
         naive.told = []
         naive.outcome(target, event, one.replica, one.seq, one.time_ms)
@@ -345,7 +345,7 @@ def test_the_histories_exercise_every_way_in_and_out() -> None:
         fleet = Fleet()
         for one in calls(seed, 700):
             for each in fleet.apply(one):
-                if isinstance(each, Held):
+                if isinstance(each, TargetHeld):
                     happened["host"] += each.scope.model is None
                     happened["alone"] += each.replica is not None
                     happened["again"] += each.numbers.get("neutral_trials", 0) > 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sickbay_events import CallAnswered, CallOutcome, Held, Lease, Policy, Released, Target
+from sickbay_events import CallAnswered, CallOutcome, Lease, Policy, Released, Target, TargetHeld
 from sickbay_projections import Fleet, Recorded
 
 START_MS = 1_700_000_000_000
@@ -193,7 +193,7 @@ def compare(events: list[dict[str, Any]]) -> Naive:
         for derived in fleet.apply(recorded(event)):
             if derived.rule != "quarantine":
                 continue
-            if isinstance(derived, Held) and derived.replica is None:
+            if isinstance(derived, TargetHeld) and derived.replica is None:
                 told.append(("held", derived.began_seq, derived.end_ms))
             elif isinstance(derived, Released):
                 told.append(("released", derived.cause_seq, derived.began_seq))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sickbay_events import KINDS, CallsRefused, Held, Kind, Lease, Policy, ProbeResult, Released, Scope, Target
+from sickbay_events import KINDS, CallsRefused, Kind, Lease, Policy, ProbeResult, Released, Scope, Target, TargetHeld
 from sickbay_projections import Fleet, Recorded
 from sickbay_projections.rules.ramp import in_from_ms
 from sickbay_projections.rules.table import TABLE
@@ -175,7 +175,7 @@ def test_a_quarantine_and_a_breaker_give_their_trial_back_and_the_throttle_takes
     lease = [Lease("quarantine", 2), Lease("breaker", log.seq)]
     asked = [log.outcome(kind, at_s=700 + n, seen_seq=log.seq, trial=lease, scope="model") for n in range(3)]
     story.when(*asked)
-    assert {event.rule for event in story.derived if isinstance(event, Held | Released)} == {"throttle"}
+    assert {event.rule for event in story.derived if isinstance(event, TargetHeld | Released)} == {"throttle"}
     held_by = story.fleet.decide(TARGET, log.ms(702.5))
     assert (held_by.reason, held_by.trial) == ("throttled", False)
     document = story.fleet.document(TARGET.key, log.ms(703))

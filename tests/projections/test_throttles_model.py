@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sickbay_events import CallAnswered, CallOutcome, Held, Lease, Policy, Released, Target
+from sickbay_events import CallAnswered, CallOutcome, Lease, Policy, Released, Target, TargetHeld
 from sickbay_projections import Fleet, Recorded
 
 START_MS = 1_700_000_000_000
@@ -279,7 +279,7 @@ def compare(events: list[dict[str, Any]]) -> Naive:
     for event in events:
         naive.step(event)
         for derived in fleet.apply(recorded(event)):
-            if isinstance(derived, Held) and derived.replica is None and derived.rule in RULES:
+            if isinstance(derived, TargetHeld) and derived.replica is None and derived.rule in RULES:
                 told.append(
                     ("held", derived.cause_seq, derived.scope.key, derived.rule, derived.began_seq, derived.end_ms)
                 )

@@ -27,7 +27,7 @@ from sickbay.log.file import LogFile, LogFileError
 from sickbay.log.folding import Bound, Folding, Look, fold_file, replay
 from sickbay.replay.spool import Told
 from sickbay.when import WhenRefused
-from sickbay_events import CallOutcome, Held, rfc3339
+from sickbay_events import CallOutcome, TargetHeld, rfc3339
 from sickbay_projections import Fleet
 
 
@@ -228,7 +228,7 @@ def test_what_was_told_needs_no_memory(known: tuple[KnownLog, Path]) -> None:
         told.take(done.derived)
         assert [fact["cause_seq"] for fact in told.facts()] == [event.cause_seq for event in done.derived]
         assert len(told.newest) < len(done.derived) and told.counts["held"] == 15
-        assert sum(isinstance(event, Held) for event in told.newest) == 15
+        assert sum(isinstance(event, TargetHeld) for event in told.newest) == 15
 
 
 @pytest.mark.parametrize("text", ["", "-3", "4.5", "soon", "2026-13-01"])

@@ -26,13 +26,15 @@ from sickbay.service.app import Services, Transition, app, make_app, services_of
 from sickbay.service.asyncapi import document
 from sickbay_events import CallOutcome, Target
 from sickbay_events.codec import encode_derived
-from sickbay_events.derived import DerivedEvent, HealthChanged, Held, Released, WarningRaised
+from sickbay_events.derived import DerivedEvent, HealthChanged, Released, TargetHeld, WarningRaised
 from sickbay_events.names import Scope
 
 FASTSTREAM = [sys.executable, "-m", "faststream"]
 SCOPE = Scope("openrouter.ai", "", "z-ai/glm-5.3")
 EXAMPLES: dict[str, DerivedEvent] = {
-    "held": Held(scope=SCOPE, rule="quarantine", cause_seq=2, time_ms=5, began_seq=2, end_ms=9, kind="ok", status=4),
+    "held": TargetHeld(
+        scope=SCOPE, rule="quarantine", cause_seq=2, time_ms=5, began_seq=2, end_ms=9, kind="ok", status=4
+    ),
     "released": Released(scope=SCOPE, rule="quarantine", cause_seq=3, time_ms=5, began_seq=2, end_ms=9, by="clear"),
     "health": HealthChanged(scope=Scope("h"), rule="health", cause_seq=3, time_ms=5, old="idle", new="healthy"),
     "warning": WarningRaised(scope=SCOPE, rule="replica_suspect", cause_seq=3, time_ms=5, replica="r1"),

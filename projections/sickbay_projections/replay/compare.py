@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sickbay_events.codec import read_subject
-from sickbay_events.derived import Held, Released
+from sickbay_events.derived import Released, TargetHeld
 from sickbay_events.errors import Poison
 from sickbay_events.kinds import KINDS
 from sickbay_events.names import Scope, Target
@@ -196,7 +196,7 @@ def _target(subject: str, event: Event | Poison) -> Target | None:
         return None
 
 
-def _says(told: Held | Released) -> str:
+def _says(told: TargetHeld | Released) -> str:
     """What a world concludes, in the words in which two worlds are compared."""
     where = told.scope.name if told.scope.model is None else "model"
     if isinstance(told, Released):

@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from sickbay_events.codec import read_subject
-from sickbay_events.derived import DerivedEvent, Held, Released
+from sickbay_events.derived import DerivedEvent, Released, TargetHeld
 from sickbay_events.errors import Poison
 from sickbay_events.names import Scope, Target
 from sickbay_events.outcome import CallAnswered, CallOutcome, Event, Lease, Override, PolicyChanged
@@ -63,7 +63,7 @@ class World:
         self.name = name
         self.spells: dict[str, list[Spell]] = {}
         """By scope key, in order of their beginnings."""
-        self.told: Sequence[Held | Released] = ()
+        self.told: Sequence[TargetHeld | Released] = ()
         """What followed from the last event: enforced holds of the fleet, and their releases."""
         self._pinned = pinned
         self._fleet = None if policy is None else Fleet(policy)
@@ -159,7 +159,7 @@ class World:
         told = [
             event
             for event in derived
-            if isinstance(event, Held | Released) and event.enforced and getattr(event, "replica", None) is None
+            if isinstance(event, TargetHeld | Released) and event.enforced and getattr(event, "replica", None) is None
         ]
         for event in told:
             spells = self.spells.setdefault(event.scope.key, [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from sickbay_events.derived import Held, WarningRaised
+from sickbay_events.derived import TargetHeld, WarningRaised
 from sickbay_events.names import untoken
 
 from ..state import window
@@ -232,7 +232,7 @@ def _hold_alone(case: Case, faults: Faults, replica: str, suspect: str | None, n
         return
     _warn(case, suspect, numbers)
     case.out.append(
-        Held(
+        TargetHeld(
             scope=case.node.scope,
             rule=RULE,
             cause_seq=case.seq,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sickbay_events.derived import DerivedEvent, Held, Released, WarningRaised
+from sickbay_events.derived import DerivedEvent, Released, TargetHeld, WarningRaised
 from sickbay_events.kinds import Group, Kind
 from sickbay_events.names import Scope, untoken
 from sickbay_events.outcome import CallOutcome
@@ -83,7 +83,7 @@ class Case:
         """Tell that a hold of this scope began, began again or moved its end out."""
         self.changed(node)
         self.out.append(
-            Held(
+            TargetHeld(
                 scope=node.scope,
                 rule=hold.rule,
                 cause_seq=self.seq,
@@ -143,7 +143,7 @@ class Case:
     def held_alone(self, node: Node, rule: str, end_ms: int, numbers: dict[str, int], replica: str) -> None:
         """Tell that the overlay of one replica holds this scope, and the fleet does not. `replica` is a token."""
         self.out.append(
-            Held(
+            TargetHeld(
                 scope=node.scope,
                 rule=rule,
                 cause_seq=self.seq,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sickbay_events.derived import Held, Released
+from sickbay_events.derived import Released, TargetHeld
 from sickbay_events.outcome import Override
 from sickbay_events.times import parse_rfc3339
 
@@ -63,7 +63,7 @@ def _record(case: Case, node: Node, event: Override, end_ms: int) -> None:
         )
     if state.operator is not None and not state.operator.allow:
         case.out.append(
-            Held(
+            TargetHeld(
                 scope=node.scope,
                 rule=RULE,
                 cause_seq=case.seq,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sickbay_events.derived import Held
+from sickbay_events.derived import TargetHeld
 
 from ..state.limits import Limits, grown_ms
 from ..state.model import Hold, ScopeState, Strikes
@@ -112,7 +112,7 @@ def _hold_alone(case: Case, strikes: Strikes) -> None:
     if not witnesses.note_alone(seen, case.replica, case.now_ms, case.limits.quarantine_ms):
         return
     case.out.append(
-        Held(
+        TargetHeld(
             scope=case.node.scope,
             rule=RULE,
             cause_seq=case.seq,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
-from sickbay_events.derived import Held
+from sickbay_events.derived import TargetHeld
 from sickbay_events.outcome import RETRY_AFTER_S_MAX
 
 from ..state.limits import Limits, grown_ms
@@ -174,7 +174,7 @@ def _is_everyones(case: Case, node: Node, slot: Throttling, seen: Witnesses) -> 
     length_ms = _own_ms(case, node.limits)
     if witnesses.note_alone(seen, case.replica, case.now_ms, length_ms):
         case.out.append(
-            Held(
+            TargetHeld(
                 scope=node.scope,
                 rule=RULE,
                 cause_seq=case.seq,

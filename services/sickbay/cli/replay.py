@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 import typer
 from nats.aio.client import Client
 
-from sickbay_events import DerivedEvent, HealthChanged, Held, Policy, Released, WarningRaised, rfc3339
+from sickbay_events import DerivedEvent, HealthChanged, Policy, Released, TargetHeld, WarningRaised, rfc3339
 from sickbay_projections import FOLD_VERSION, Fleet
 
 from ..control.acts import ActRefused
@@ -223,7 +223,7 @@ def show(done: Replay) -> None:
 
 def _transition_cells(events: Iterable[DerivedEvent]) -> Iterator[tuple[object, ...]]:
     for event in events:
-        until = rfc3339(event.end_ms)[11:19] if isinstance(event, Held) else ""
+        until = rfc3339(event.end_ms)[11:19] if isinstance(event, TargetHeld) else ""
         yield (
             event.cause_seq,
             rfc3339(event.time_ms)[11:23],
@@ -235,7 +235,7 @@ def _transition_cells(events: Iterable[DerivedEvent]) -> Iterator[tuple[object, 
 
 
 def _word(event: DerivedEvent) -> str:
-    if isinstance(event, Held):
+    if isinstance(event, TargetHeld):
         return f"held by {event.rule}" + ("" if event.enforced else " (shadow)")
     if isinstance(event, Released):
         return f"released ({event.rule}) by {event.by}"
@@ -304,9 +304,9 @@ def replayed_facts(done: Replay) -> dict[str, Any]:
     return facts
 
 
-def hold_fact(held: Held | dict[str, Any]) -> dict[str, Any]:
+def hold_fact(held: TargetHeld | dict[str, Any]) -> dict[str, Any]:
     """A hold by what names it and by its end: equal live and in a replay."""
-    if isinstance(held, Held):
+    if isinstance(held, TargetHeld):
         scope, names = held.scope.key, {name: getattr(held, name) for name in _NAMES}
     else:
         scope, names = held["scope"], {name: held[name] for name in _NAMES}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sickbay_events import Scope
-from sickbay_events.derived import DerivedEvent, HealthChanged, Held, Released, WarningRaised
+from sickbay_events.derived import DerivedEvent, HealthChanged, Released, TargetHeld, WarningRaised
 from sickbay_events.outcome import Override
 from sickbay_projections.replay.history import HistoryAct, Refusal, Step
 
@@ -27,7 +27,7 @@ def write_steps(connection: sqlite3.Connection, names: Names, steps: Sequence[St
             _act(connection, names, step)
         else:
             _transition(connection, names, step)
-            if isinstance(step, Held):
+            if isinstance(step, TargetHeld):
                 _held(connection, names, step)
             elif isinstance(step, Released):
                 connection.execute(
@@ -41,7 +41,7 @@ def _transition(connection: sqlite3.Connection, names: Names, event: DerivedEven
     row: dict[str, Any] = {"seq": event.cause_seq, "at_ms": event.time_ms, "type": event.__struct_config__.tag}
     row |= {"scope_id": names.scope(event.scope.key), "rule": event.rule, "enforced": int(event.enforced)}
     row |= {"numbers": _numbers(event)}
-    if isinstance(event, Held):
+    if isinstance(event, TargetHeld):
         row |= {"replica": event.replica, "began_seq": event.began_seq, "end_ms": event.end_ms, "kind": event.kind}
         row |= {"old_end_ms": event.old_end_ms, "status": event.status, "reason": event.reason, "actor": event.actor}
     elif isinstance(event, Released):
@@ -54,7 +54,7 @@ def _transition(connection: sqlite3.Connection, names: Names, event: DerivedEven
     _insert(connection, "transitions", row)
 
 
-def _held(connection: sqlite3.Connection, names: Names, event: Held) -> None:
+def _held(connection: sqlite3.Connection, names: Names, event: TargetHeld) -> None:
     """A hold begins, or the end of one moves out."""
     row = {"scope_id": names.scope(event.scope.key), "rule": event.rule, "began_seq": event.began_seq,
            "replica": event.replica or "", "began_ms": event.time_ms, "end_ms": event.end_ms, "kind": event.kind,

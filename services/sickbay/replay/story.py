@@ -18,13 +18,13 @@ from sickbay_events import (
     CallOutcome,
     CallsRefused,
     Event,
-    Held,
     Override,
     Poison,
     PolicyChanged,
     ProbeResult,
     Released,
     Scope,
+    TargetHeld,
     rfc3339,
 )
 from sickbay_events.codec import POLICY_SUBJECT, override_subject, read_subject
@@ -111,7 +111,7 @@ class _Story:
         derived = self._fleet.apply_many([subject], [event], [seq], [time_ms])
         address = None if isinstance(event, Poison) else read_subject(subject)
         key = address.target.key if address is not None and address.target is not None else self._scope.key
-        effects = [_effect(one) for one in derived if isinstance(one, Held | Released)]
+        effects = [_effect(one) for one in derived if isinstance(one, TargetHeld | Released)]
         # A success of a target without strikes and holds is the ordinary case: there is nothing to compare.
         if not effects and key not in self._strikes and _is_quiet(event):
             return
@@ -157,7 +157,7 @@ def _counted(event: CallOutcome, document: dict[str, Any]) -> list[str]:
 
 
 def _effect(event: Any) -> str:
-    if isinstance(event, Held):
+    if isinstance(event, TargetHeld):
         word = "until" if event.old_end_ms is None else "now until"
         shadow = "" if event.enforced else " (shadow)"
         alone = f" for {event.replica} alone" if event.replica else ""

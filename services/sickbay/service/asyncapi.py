@@ -25,11 +25,11 @@ from sickbay_events import (
     Checkpoint,
     GateEntry,
     HealthChanged,
-    Held,
     Override,
     PolicyChanged,
     ProbeResult,
     Released,
+    TargetHeld,
     WarningRaised,
 )
 from sickbay_events.derived import Derived
@@ -41,7 +41,7 @@ from .rpc import ENDPOINTS
 
 _TEXT: Final = {"type": "string"}
 _DERIVED: Final[dict[str, type[Derived]]] = {
-    "held": Held,
+    "held": TargetHeld,
     "released": Released,
     "health": HealthChanged,
     "warning": WarningRaised,

@@ -19,7 +19,6 @@ from sickbay_events import (
     CallOutcome,
     Event,
     GateEntry,
-    Held,
     Override,
     Poison,
     Policy,
@@ -27,6 +26,7 @@ from sickbay_events import (
     ProbeResult,
     Released,
     Scope,
+    TargetHeld,
     decode,
     read_subject,
 )
@@ -242,7 +242,12 @@ class Walk:
         for one in derived:
             if one.cause_seq != seq:
                 self._says(seq, f"a derived event names another cause: {one}")
-            if isinstance(one, Held) and one.replica is None and one.rule != "operator" and one.old_end_ms is None:
+            if (
+                isinstance(one, TargetHeld)
+                and one.replica is None
+                and one.rule != "operator"
+                and one.old_end_ms is None
+            ):
                 self._began(one, event, seq, now_ms)
             elif isinstance(one, Released):
                 name = self._names.get((one.scope.key, one.rule))
@@ -363,7 +368,7 @@ class Walk:
 
     # What began.
 
-    def _began(self, held: Held, event: Event, seq: int, now_ms: int) -> None:
+    def _began(self, held: TargetHeld, event: Event, seq: int, now_ms: int) -> None:
         key, rule = held.scope.key, held.rule
         self.holds_begun[rule] += 1
         before = self._names.get((key, rule))
@@ -378,7 +383,7 @@ class Walk:
         if not trial and not again and not in_ramp:
             self._check_evidence(held, event, seq, now_ms)
 
-    def _check_growth(self, held: Held, before: Name | None, name: Name, now_ms: int, *, again: bool) -> None:
+    def _check_growth(self, held: TargetHeld, before: Name | None, name: Name, now_ms: int, *, again: bool) -> None:
         """SPEC 4, Growth: the n-th hold in a row is 2^(n-1) times the first, whatever came within it."""
         sections: dict[str, Any] = {
             "breaker": POLICY.breaker,
@@ -401,7 +406,7 @@ class Walk:
                 held.cause_seq, f"hold {name.nth} in a row of {held.scope.key} ({held.rule}) lasts {name.length_ms} ms"
             )
 
-    def _check_evidence(self, held: Held, event: Event, seq: int, now_ms: int) -> None:
+    def _check_evidence(self, held: TargetHeld, event: Event, seq: int, now_ms: int) -> None:
         group = GROUP_OF.get(held.rule, "throttle")
         if not isinstance(event, CallOutcome | ProbeResult) or KINDS[event.kind].group != group:
             self._says(seq, f"{held} began at {event!r}")  # SPEC 4, Holds: only at a bad event

@@ -21,7 +21,7 @@ import typer
 from nats.aio.client import Client
 from rich.console import Console
 
-from sickbay_events import Held, Scope, read_subject, rfc3339
+from sickbay_events import Scope, TargetHeld, read_subject, rfc3339
 
 from ...bus.connect import connect
 from ...bus.embedded import saved_url
@@ -145,7 +145,7 @@ class Demo:
         """Export the log, fold it again from the file, and compare the holds with what the services concluded."""
         file = self._keep or folder / "log.jsonl"
         await export_log(client, file)
-        folded = [hold_fact(event) for event in replay(LogFile(file)).derived if isinstance(event, Held)]
+        folded = [hold_fact(event) for event in replay(LogFile(file)).derived if isinstance(event, TargetHeld)]
         live = await live_holds(client)
         self._deciding = deciding(file, live[0]["began_seq"]) if live else None
         return {"live": live, "replayed": folded}
