@@ -38,14 +38,14 @@ def _time_ms(payload: bytes) -> int | None:
         return None
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
+class PastTransitions(msgspec.Struct, frozen=True, kw_only=True):
     """Transitions of a time. `known_from_ms`: everything from then on is here, nothing before it."""
 
     transitions: list[dict[str, Any]]
     known_from_ms: int
 
 
-async def history(client: Client, scope: Scope | None, from_ms: int, to_ms: int, *, limit: int) -> History:
+async def history(client: Client, scope: Scope | None, from_ms: int, to_ms: int, *, limit: int) -> PastTransitions:
     """The newest `limit` derived events between two log times, of a scope with those around and below it, or of all.
 
     Raises `BusError`, `nats.errors.Error`, `TimeoutError`.
@@ -70,7 +70,7 @@ async def history(client: Client, scope: Scope | None, from_ms: int, to_ms: int,
             known_ms = max(known_ms, int(taken[-1]["time_ms"]))
             break
         taken.append(fact_of(entry.subject, entry.payload, entry.revision))
-    return History(transitions=taken[::-1], known_from_ms=known_ms)
+    return PastTransitions(transitions=taken[::-1], known_from_ms=known_ms)
 
 
 def _is_told(payload: bytes) -> bool:
