@@ -25,7 +25,7 @@ from sickbay_events.times import parse_rfc3339
 
 from ..rules.evidence import judged
 from ..state.limits import Limits
-from .compared import SPELLS_SHOWN, ComparedCalls, FirstDifference, Hold, Part, Result, Row
+from .compared import SPELLS_SHOWN, ComparedCalls, ComparedHold, FirstDifference, Part, Result, Row
 from .counterfactual import Spell, World
 from .estimate import Nearby, Share, Unanswered, share
 from .traffic import Traffic
@@ -163,14 +163,14 @@ class Comparison:
             traffic=self._traffic.of(key),
         )
 
-    def _holds(self, side: int, key: str) -> list[Hold]:
+    def _holds(self, side: int, key: str) -> list[ComparedHold]:
         return [
             _shown(spell, self.first_ms, self.last_ms)
             for spell in self.worlds[side].spells.get(key, ())
             if spell.from_ms <= self.last_ms and spell.end_ms > self.first_ms
         ]
 
-    def _part(self, side: int, key: str, holds: list[Hold]) -> Part:
+    def _part(self, side: int, key: str, holds: list[ComparedHold]) -> Part:
         tally = self._tallies[side].get(key) or _Tally()
         rules: dict[str, int] = {}
         for hold in holds:
@@ -205,8 +205,8 @@ def _says(told: TargetHeld | Released) -> str:
     return f"{word} by {told.rule} of the {where} for {(told.end_ms - told.time_ms) / 1000:g} s"
 
 
-def _shown(spell: Spell, first_ms: int, last_ms: int) -> Hold:
-    return Hold(
+def _shown(spell: Spell, first_ms: int, last_ms: int) -> ComparedHold:
+    return ComparedHold(
         rule=spell.rule,
         began_seq=spell.began_seq,
         from_ms=max(spell.from_ms, first_ms),
@@ -217,7 +217,7 @@ def _shown(spell: Spell, first_ms: int, last_ms: int) -> Hold:
     )
 
 
-def covered_ms(holds: Sequence[Hold]) -> int:
+def covered_ms(holds: Sequence[ComparedHold]) -> int:
     """Time under at least one of the holds."""
     total = reached_ms = 0
     for hold in sorted(holds, key=lambda hold: hold.from_ms):

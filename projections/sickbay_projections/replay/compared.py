@@ -12,7 +12,7 @@ SPELLS_SHOWN: Final = 500
 """Holds of one scope and side that a result lists; all are counted."""
 
 
-class Hold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ComparedHold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One hold as a result shows it, times in milliseconds; `to_ms` is cut at the last event."""
 
     rule: str
@@ -78,7 +78,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     provider: str
     model: str | None
     parts: tuple[Part, Part]
-    holds: tuple[list[Hold], list[Hold]]
+    holds: tuple[list[ComparedHold], list[ComparedHold]]
     """At most 500 a side."""
     traffic: list[tuple[int, int, int, int]] = []
     """Bucket (its beginning in milliseconds), good, dead and neutral calls; empty for a wider scope."""

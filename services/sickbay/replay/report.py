@@ -10,7 +10,7 @@ from string import Template
 from typing import Final
 
 from sickbay_events import Scope, rfc3339
-from sickbay_projections.replay.compared import Hold, Result, Row
+from sickbay_projections.replay.compared import ComparedHold, Result, Row
 
 TARGETS_MAX: Final = 100
 """Timelines on a page: those where the policies differ most."""
@@ -127,9 +127,9 @@ def _svg(row: Row, result: Result) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {bottom + 18}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
 
-def _wide_holds(row: Row, result: Result) -> tuple[list[Hold], list[Hold]]:
+def _wide_holds(row: Row, result: Result) -> tuple[list[ComparedHold], list[ComparedHold]]:
     """Holds of the host and the credential that a target lies under."""
-    above: tuple[list[Hold], list[Hold]] = [], []
+    above: tuple[list[ComparedHold], list[ComparedHold]] = [], []
     for other in result.rows:
         if row.scope.startswith(other.scope + "."):
             for side in (0, 1):
@@ -154,7 +154,7 @@ def _bars(row: Row, bucket_ms: int, scale: _Scale) -> Iterator[str]:
         yield "</g>"
 
 
-def _span(hold: Hold, scale: _Scale, y: int, css: str) -> str:
+def _span(hold: ComparedHold, scale: _Scale, y: int, css: str) -> str:
     x = scale.x(hold.from_ms)
     width = max(2.0, round(scale.x(hold.to_ms) - x, 2))
     numbers = ", ".join(f"{name} {count}" for name, count in hold.numbers.items())
