@@ -34,7 +34,7 @@ from .base import (
 )
 
 if TYPE_CHECKING:
-    from ..historian.query import Hold, Report  # with sqlite-utils, which takes a moment and no other command needs
+    from ..historian.query import HoldRow, Report  # with sqlite-utils, which takes a moment and no other command needs
 
 HistoryFile: TypeAlias = Annotated[
     Path | None,
@@ -113,9 +113,9 @@ def _moment(option: str, text: str, now_ms: int) -> int:
 
 def _print_csv(found: Report) -> None:
     writer = csv.writer(sys.stdout)
-    from ..historian.query import Hold
+    from ..historian.query import HoldRow
 
-    writer.writerow(Hold.__struct_fields__)
+    writer.writerow(HoldRow.__struct_fields__)
     for hold in found.holds:
         builtins = msgspec.to_builtins(hold)
         writer.writerow(["" if value is None else value for value in builtins.values()])
@@ -152,7 +152,7 @@ def _print(found: Report, where: Path) -> None:
     out.print(_scale(found), markup=False)
 
 
-def _what(hold: Hold) -> str:
+def _what(hold: HoldRow) -> str:
     return f"{hold.model or f'({hold.scope})'} {hold.rule}{'' if hold.enforced else ' (shadow)'}"
 
 
