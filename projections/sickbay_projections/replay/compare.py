@@ -24,7 +24,7 @@ from sickbay_events.policy import Policy
 from sickbay_events.times import parse_rfc3339
 
 from ..rules.evidence import judged
-from ..state.limits import Limits
+from ..state.limits import RuleLimits
 from .compared import SPELLS_SHOWN, ComparedCalls, ComparedHold, FirstDifference, Part, Result, Row
 from .counterfactual import Spell, World
 from .estimate import Nearby, Share, Unanswered, share
@@ -49,7 +49,7 @@ class Comparison:
         self._tallies: tuple[dict[str, _Tally], dict[str, _Tally]] = ({}, {})
         self._difference: FirstDifference | None = None
         self._nearby, self._traffic = Nearby(), Traffic()
-        self._limits = Limits.of(Policy())
+        self._limits = RuleLimits.of(Policy())
 
     def take(
         self, subjects: Sequence[str], events: Sequence[Event | Poison], seqs: Sequence[int], times_ms: Sequence[int]

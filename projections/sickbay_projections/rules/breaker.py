@@ -9,7 +9,7 @@ from sickbay_events.derived import TargetHeld, WarningRaised
 from sickbay_events.names import untoken
 
 from ..state import window
-from ..state.limits import Limits
+from ..state.limits import RuleLimits
 from ..state.model import Faults, ScopeState
 from . import circuit, holds, ramp, spread, witnesses
 from .case import Case
@@ -69,7 +69,7 @@ def take_back(case: Case) -> None:
     _no_run(case, state)
 
 
-def evidence(state: ScopeState, now_ms: int, limits: Limits) -> FaultCounts:
+def evidence(state: ScopeState, now_ms: int, limits: RuleLimits) -> FaultCounts:
     """What counts at this log time."""
     faults, bucket = state.faults, now_ms // limits.bucket_ms
     attempts = window.total(state.window, bucket)

@@ -7,7 +7,7 @@ from sickbay_events.kinds import Group, Kind
 from sickbay_events.names import Scope, untoken
 from sickbay_events.outcome import CallOutcome
 
-from ..state.limits import Limits
+from ..state.limits import RuleLimits
 from ..state.model import Hold, Node, ScopeState
 from ..state.store import Store
 from .table import Row
@@ -48,7 +48,7 @@ class Case:
     """A gate's own fold: one witness is enough."""
     node: Node
     state: ScopeState
-    limits: Limits
+    limits: RuleLimits
     replica: str
     """Token of the replica's name."""
     event: CallOutcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..state.limits import Limits, grown_ms
+from ..state.limits import RuleLimits, grown_ms
 from ..state.model import Hold, Node, Refusals, ScopeState
 from . import holds, scopes
 from .case import Case
@@ -32,7 +32,7 @@ def fold(case: Case) -> None:
         _refused(case, scopes.spoken_of(case))
 
 
-def strikes(state: ScopeState, at_ms: int, limits: Limits) -> int:
+def strikes(state: ScopeState, at_ms: int, limits: RuleLimits) -> int:
     """Strikes of the credential that still count at this time."""
     refusals = state.refusals
     if refusals is None or at_ms >= refusals.newest_ms + limits.refusals_window_ms:

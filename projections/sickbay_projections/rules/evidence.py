@@ -8,7 +8,7 @@ from zlib import crc32
 from sickbay_events.kinds import Kind
 from sickbay_events.outcome import CallAnswered, CallOutcome, ProbeResult
 
-from ..state.limits import Limits
+from ..state.limits import RuleLimits
 from ..state.model import ScopeState
 
 REQUESTS_MAX: Final = 128
@@ -30,7 +30,7 @@ def as_outcome(event: CallAnswered | ProbeResult) -> CallOutcome:
     )
 
 
-def judged(event: CallOutcome, limits: Limits, *, overlay: bool) -> Kind:
+def judged(event: CallOutcome, limits: RuleLimits, *, overlay: bool) -> Kind:
     """The kind as it counts: a caller's own doing, and what holds for nobody, is `unknown` (SPEC 3)."""
     kind = event.kind
     if event.scope == "none" and kind != "ok":
@@ -42,7 +42,7 @@ def judged(event: CallOutcome, limits: Limits, *, overlay: bool) -> Kind:
     return kind
 
 
-def is_repeat(state: ScopeState, event: CallOutcome, now_ms: int, limits: Limits) -> bool:
+def is_repeat(state: ScopeState, event: CallOutcome, now_ms: int, limits: RuleLimits) -> bool:
     """Whether the target had an outcome of the same request less than 60 s ago; takes note of this one."""
     if event.request_hash is None:
         return False

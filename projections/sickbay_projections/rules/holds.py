@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..state.limits import NEUTRAL_TRIALS, Limits
+from ..state.limits import NEUTRAL_TRIALS, RuleLimits
 from ..state.model import Hold, Node, Past, ScopeState
 from ..state.store import Store
 from .case import Case
@@ -11,7 +11,7 @@ SHOWN_SLACK_MS = 60_000
 """Evidence on probation moves its end; the gate entry follows in steps of this, not with every event."""
 
 
-def over_ms(hold: Hold, limits: Limits) -> int:
+def over_ms(hold: Hold, limits: RuleLimits) -> int:
     """When a hold is over if nothing comes: its end, or that of its probation or its ramp."""
     if not hold.proof:
         return hold.end_ms + hold.ramp_ms
@@ -66,7 +66,7 @@ def begin(case: Case, node: Node, hold: Hold, numbers: dict[str, int]) -> None:
     case.held(node, hold, numbers)
 
 
-def nth(state: ScopeState, rule: str, now_ms: int, limits: Limits) -> int:
+def nth(state: ScopeState, rule: str, now_ms: int, limits: RuleLimits) -> int:
     """How many holds in a row the next one makes: forgotten after 10 min without a hold (SPEC 4, Growth)."""
     hold = (state.holds or {}).get(rule)
     if hold is not None:

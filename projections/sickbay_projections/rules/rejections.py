@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sickbay_events.derived import TargetHeld
 
-from ..state.limits import Limits, grown_ms
+from ..state.limits import RuleLimits, grown_ms
 from ..state.model import Hold, ScopeState, Strikes
 from . import holds, witnesses
 from .case import Case
@@ -31,7 +31,7 @@ def fold(case: Case) -> None:
         state.strikes = None
 
 
-def live_strikes(state: ScopeState, at_ms: int, limits: Limits) -> int:
+def live_strikes(state: ScopeState, at_ms: int, limits: RuleLimits) -> int:
     """Strikes that still count at this time."""
     strikes = state.strikes
     if strikes is None or at_ms >= strikes.newest_ms + limits.strikes_window_ms:
@@ -39,7 +39,7 @@ def live_strikes(state: ScopeState, at_ms: int, limits: Limits) -> int:
     return sum(strikes.plain.values()) + sum(strikes.permission.values())
 
 
-def _age(state: ScopeState, strikes: Strikes, now_ms: int, limits: Limits) -> None:
+def _age(state: ScopeState, strikes: Strikes, now_ms: int, limits: RuleLimits) -> None:
     """Strikes live for one window after the newest; a lone one that aged out leaves nothing behind."""
     if now_ms >= strikes.newest_ms + limits.strikes_window_ms:
         _no_strikes(strikes)

@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from sickbay_events.outcome import CallOutcome
 
 from ..state import buckets
-from ..state.limits import SAMPLE_BUCKETS, Limits
+from ..state.limits import SAMPLE_BUCKETS, RuleLimits
 from ..state.model import NEVER, Bad, Node, ScopeState
 from . import overrides, witnesses
 from .case import Case
@@ -36,15 +36,15 @@ class SampleShare(NamedTuple):
         """All bad samples."""
         return sum(self.by.values())
 
-    def is_share(self, limits: Limits) -> bool:
+    def is_share(self, limits: RuleLimits) -> bool:
         """Whether the bad ones are as large a share as holds."""
         return self.bad > 0 and self.bad * 100 >= limits.bad_percent * self.of
 
-    def is_enough(self, limits: Limits) -> bool:
+    def is_enough(self, limits: RuleLimits) -> bool:
         """Whether they are that of as many samples as a hold needs."""
         return self.bad >= limits.bad and self.of >= limits.checkable and self.is_share(limits)
 
-    def is_over_half(self, limits: Limits) -> bool:
+    def is_over_half(self, limits: RuleLimits) -> bool:
         """Whether the share lies over half of what holds."""
         return self.bad * 200 > limits.bad_percent * self.of
 
@@ -71,12 +71,12 @@ def is_encoding(event: CallOutcome) -> bool:
     return event.kind == "mangled_output" and (event.signature in ENCODING or event.scope == "host")
 
 
-def plain(state: ScopeState, now_ms: int, limits: Limits) -> SampleShare:
+def plain(state: ScopeState, now_ms: int, limits: RuleLimits) -> SampleShare:
     """The model's own bad output among what could be checked."""
     return _evidence(state.bad, state.checked, now_ms, limits)
 
 
-def over_half_ms(bad: Bad | None, of: list[int] | None, now_ms: int, limits: Limits) -> int:
+def over_half_ms(bad: Bad | None, of: list[int] | None, now_ms: int, limits: RuleLimits) -> int:
     """Log time from which the share may lie over half of what holds, if only good samples come: now or later.
 
     As clean samples age out of the window a share grows by itself. `NEVER` if there are no bad samples.
@@ -99,7 +99,7 @@ def over_half_ms(bad: Bad | None, of: list[int] | None, now_ms: int, limits: Lim
     return NEVER
 
 
-def encoding(state: ScopeState, now_ms: int, limits: Limits) -> SampleShare:
+def encoding(state: ScopeState, now_ms: int, limits: RuleLimits) -> SampleShare:
     """Damaged encoding among what was attributable."""
     return _evidence(state.damage, state.attributed, now_ms, limits)
 
@@ -137,7 +137,7 @@ def has_other_clean(case: Case, scope: Node, replica: str) -> bool:
     )
 
 
-def note_clean(state: ScopeState, event: CallOutcome, now_ms: int, limits: Limits) -> None:
+def note_clean(state: ScopeState, event: CallOutcome, now_ms: int, limits: RuleLimits) -> None:
     """Count one clean sample. The quick exit of the loop does the same in place."""
     bucket = now_ms // limits.sample_ms
     state.checked = buckets.add(state.checked, bucket, SAMPLE_BUCKETS)
@@ -168,7 +168,7 @@ def note_bad(case: Case, says: Says) -> Bad:
     return found
 
 
-def are_enough(of: list[int] | None, now_ms: int, limits: Limits) -> bool:
+def are_enough(of: list[int] | None, now_ms: int, limits: RuleLimits) -> bool:
     """Whether there are as many samples as a hold needs, whatever they say."""
     return buckets.total(of, now_ms // limits.sample_ms, SAMPLE_BUCKETS) >= limits.checkable
 
@@ -190,7 +190,7 @@ def _models(host: Node) -> Iterator[Node]:
     return (child for child in host.children.values() if child.scope.model is not None)
 
 
-def _evidence(bad: Bad | None, of: list[int] | None, now_ms: int, limits: Limits) -> SampleShare:
+def _evidence(bad: Bad | None, of: list[int] | None, now_ms: int, limits: RuleLimits) -> SampleShare:
     bucket = now_ms // limits.sample_ms
     by = {
         name: count

@@ -8,7 +8,7 @@ from zlib import crc32
 from sickbay_events.derived import TargetHeld
 from sickbay_events.outcome import RETRY_AFTER_S_MAX
 
-from ..state.limits import Limits, grown_ms
+from ..state.limits import RuleLimits, grown_ms
 from ..state.model import Hold, Node, ScopeState, Throttling, Witnesses
 from . import holds, ramp, scopes, witnesses
 from .case import Case
@@ -31,20 +31,20 @@ def fold(case: Case) -> None:
         _throttled(case, scopes.spoken_of(case))
 
 
-def counted(state: ScopeState, at_ms: int, limits: Limits) -> int:
+def counted(state: ScopeState, at_ms: int, limits: RuleLimits) -> int:
     """Throttles in the window with no answer since."""
     slot = state.throttling
     return sum(1 for each_ms in slot.at_ms if at_ms < each_ms + limits.throttle_window_ms) if slot else 0
 
 
-def trial_every_ms(hold: Hold, limits: Limits) -> int:
+def trial_every_ms(hold: Hold, limits: RuleLimits) -> int:
     """How often a leased trial is wanted before the end of a long throttle; 0: never."""
     if hold.rule != RULE or hold.end_ms - hold.began_ms <= limits.throttle_trial_ms:
         return 0
     return limits.quota_trial_ms if hold.kind == "quota" else limits.throttle_trial_ms
 
 
-def trial_from_ms(hold: Hold, limits: Limits) -> int:
+def trial_from_ms(hold: Hold, limits: RuleLimits) -> int:
     """Log time from which the next one is wanted; 0: never."""
     every_ms = trial_every_ms(hold, limits)
     return (hold.trial_ms or hold.began_ms) + every_ms if every_ms else 0
@@ -135,7 +135,7 @@ def _count(case: Case, node: Node) -> Throttling:
     return slot
 
 
-def _age(state: ScopeState, slot: Throttling, now_ms: int, limits: Limits) -> None:
+def _age(state: ScopeState, slot: Throttling, now_ms: int, limits: RuleLimits) -> None:
     """Drop what is too old to count, and the slot with the last of it."""
     late = 0
     for at_ms in slot.at_ms:  # the oldest in front
@@ -206,18 +206,18 @@ def _nth(state: ScopeState) -> int:
     return before.nth + 1 if before is not None else 1
 
 
-def _hint_ms(case: Case, limits: Limits) -> int:
+def _hint_ms(case: Case, limits: RuleLimits) -> int:
     retry_s = case.event.retry_after_s
     if retry_s is not None and retry_s > 0:
         return max(1, round(min(retry_s, RETRY_AFTER_S_MAX) * 1000))
     return limits.quota_hint_ms if case.kind == "quota" else limits.hint_ms
 
 
-def _cap_ms(case: Case, limits: Limits) -> int:
+def _cap_ms(case: Case, limits: RuleLimits) -> int:
     return limits.quota_cap_ms if case.kind == "quota" else limits.throttle_cap_ms
 
 
-def _own_ms(case: Case, limits: Limits) -> int:
+def _own_ms(case: Case, limits: RuleLimits) -> int:
     """How long it holds the replica that got it: a rate limit a little longer, so that replicas do not come as one."""
     length_ms = _hint_ms(case, limits)
     if case.kind != "quota":
@@ -226,7 +226,7 @@ def _own_ms(case: Case, limits: Limits) -> int:
     return min(length_ms, _cap_ms(case, limits))
 
 
-def _fleet_ms(case: Case, limits: Limits, nth: int) -> int:
+def _fleet_ms(case: Case, limits: RuleLimits, nth: int) -> int:
     return grown_ms(_hint_ms(case, limits), limits.throttle_growth_milli, nth, _cap_ms(case, limits))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..state.limits import Limits
+from ..state.limits import RuleLimits
 from ..state.model import ScopeState, Witnesses
 
 LIKES_MAX = 8
@@ -34,7 +34,7 @@ def other_good_ms(state: ScopeState, replica: str) -> int:
     return state.other_good_ms if state.good_by == replica else state.good_ms
 
 
-def has_other_good(state: ScopeState, replica: str, now_ms: int, limits: Limits) -> bool:
+def has_other_good(state: ScopeState, replica: str, now_ms: int, limits: RuleLimits) -> bool:
     """Whether a replica other than this one had a good answer of this scope lately."""
     good_ms = other_good_ms(state, replica)
     return 0 < good_ms <= now_ms < good_ms + limits.good_answer_ms
@@ -57,7 +57,7 @@ def note_alone(witnesses: Witnesses, replica: str, now_ms: int, hold_ms: int) ->
     return begins
 
 
-def age(witnesses: Witnesses, now_ms: int, limits: Limits) -> None:
+def age(witnesses: Witnesses, now_ms: int, limits: RuleLimits) -> None:
     """Drop what was seen too long ago to confirm anything. Call before anything else."""
     likes, since_ms = witnesses.likes, now_ms - limits.good_answer_ms
     for name in [name for name, at_ms in likes.items() if at_ms <= since_ms]:

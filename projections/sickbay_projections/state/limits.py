@@ -29,7 +29,7 @@ CLEAR_SHOWN_MS = 600_000
 RELEASE_SHOWN_MS = 60_000
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class RuleLimits(msgspec.Struct, frozen=True, kw_only=True):
     """One policy as it holds for one target, in integers."""
 
     strikes: int
@@ -110,7 +110,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Rules that are folded and told but not enforced."""
 
     @classmethod
-    def of(cls, policy: Policy) -> Limits:
+    def of(cls, policy: Policy) -> RuleLimits:
         """Round a policy's seconds to whole milliseconds."""
         rejections, evidence = policy.rejections, policy.evidence
         throttles, credential = policy.throttles, policy.credential

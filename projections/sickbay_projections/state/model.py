@@ -15,7 +15,7 @@ import msgspec
 from sickbay_events.names import Scope, Target
 from sickbay_events.outcome import Event
 
-from .limits import Limits
+from .limits import RuleLimits
 
 encode_sorted = msgspec.msgpack.Encoder(order="sorted").encode
 
@@ -366,7 +366,7 @@ class Node:
         "state",
     )
 
-    def __init__(self, key: str, scope: Scope, limits: Limits, host: Node | None, credential: Node | None) -> None:
+    def __init__(self, key: str, scope: Scope, limits: RuleLimits, host: Node | None, credential: Node | None) -> None:
         self.key = key
         self.scope = scope
         self.limits = limits

@@ -8,7 +8,7 @@ from sickbay_events.names import Scope, Target
 from sickbay_events.policy import Policy
 
 from . import bounds
-from .limits import HOUR_MS, UNHEARD_MS, Limits
+from .limits import HOUR_MS, UNHEARD_MS, RuleLimits
 from .model import NEVER, Node, Replica, Route
 
 ROUTES_MAX: Final = 1_000
@@ -34,7 +34,7 @@ class Store:
         self._dirty_replicas: list[Replica] = []
         self._dirty_routes: list[Route] = []
         self._digest = 0
-        self._limits: dict[tuple[str, str], Limits] = {}
+        self._limits: dict[tuple[str, str], RuleLimits] = {}
         self.set_policy(policy)
 
     # -- scopes and replicas -----------------------------------------------------------------------
@@ -176,13 +176,13 @@ class Store:
         self.queue_idle()
         return changed
 
-    def limits_of(self, scope: Scope) -> Limits:
+    def limits_of(self, scope: Scope) -> RuleLimits:
         """The policy's numbers for a scope; one object for all that share them."""
         host, model = self.policy.host.keys() & {scope.host}, self.policy.model.keys() & {scope.model}
         names = (scope.host if host else "", scope.model or "" if model else "")
         limits = self._limits.get(names)
         if limits is None:
-            limits = self._limits[names] = Limits.of(self.policy.for_target(scope.host, scope.model or ""))
+            limits = self._limits[names] = RuleLimits.of(self.policy.for_target(scope.host, scope.model or ""))
         return limits
 
     # -- time and bounds ---------------------------------------------------------------------------
