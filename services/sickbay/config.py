@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 if TYPE_CHECKING:
-    from .bus.topology import Limits
+    from .bus.topology import StreamLimits
 
 PREFIX = "SICKBAY_"
 
@@ -204,11 +204,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.history).expanduser() if self.history else self.data_folder / "history.db"
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> StreamLimits:
         """What this installation chose for the streams that it creates."""
-        from .bus.topology import DAY_S, GIB, Limits
+        from .bus.topology import DAY_S, GIB, StreamLimits
 
-        return Limits(
+        return StreamLimits(
             replicas=self.stream_replicas,
             log_max_age_s=round(self.log_max_days * DAY_S),
             log_max_bytes=round(self.log_max_gib * GIB),

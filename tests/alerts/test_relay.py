@@ -25,7 +25,7 @@ from nats_servers import NatsServer, free_port
 from sickbay.alerts.relay import ACK_WAIT_S, Alerting, Relay
 from sickbay.alerts.settings import read_alerts
 from sickbay.bus.connect import connect
-from sickbay.bus.topology import HELD_PREFIX, TRANSITIONS, Limits, ensure
+from sickbay.bus.topology import HELD_PREFIX, TRANSITIONS, StreamLimits, ensure
 from sickbay.bus.view_names import MAIN
 from sickbay.control.acts import publish_outcome
 from sickbay_events import CallOutcome, Target
@@ -177,7 +177,7 @@ async def relaying(
     """The one receiver of a file as `sickbay serve` tells it, in this process, with its connection."""
     settings, ways = read_alerts(text, {"KEY": SECRET})
     client = await connect(nats.url)
-    await ensure(client, Limits(), MAIN)
+    await ensure(client, StreamLimits(), MAIN)
     alerting = Alerting(settings, ways, client=lambda: client, is_active=is_active)
     await alerting.prepare(client)
     task = asyncio.create_task(alerting.run())

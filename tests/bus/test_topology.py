@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats_servers import NatsCluster, NatsServer
 from sickbay.bus import topology
 from sickbay.bus.connect import connect
-from sickbay.bus.topology import Limits, NoJetStream, StreamDifference, TopologyError, check, ensure
+from sickbay.bus.topology import NoJetStream, StreamDifference, StreamLimits, TopologyError, check, ensure
 
 NAMES = (
     "SICKBAY_CONTROL",
@@ -87,7 +87,7 @@ async def test_ages_and_sizes_that_an_operator_chose_are_notes_and_no_problems(n
 
 
 async def test_limits_are_the_installations_choice(nats_client: Client) -> None:
-    limits = Limits(log_max_age_s=3600, log_max_bytes=1 << 20, dead_max_bytes=1 << 19)
+    limits = StreamLimits(log_max_age_s=3600, log_max_bytes=1 << 20, dead_max_bytes=1 << 19)
     assert (await ensure(nats_client, limits)).ok
     config = (await api(nats_client, "STREAM.INFO.SICKBAY_LOG"))["config"]
     assert (config["max_age"], config["max_bytes"]) == (3600 * 10**9, 1 << 20)
@@ -178,7 +178,7 @@ async def test_a_server_without_room_is_said_with_the_size_that_was_asked_for() 
         client = await connect(f"nats://app:pw@127.0.0.1:{server.port}")
         with pytest.raises(TopologyError, match=rf"SICKBAY_LOG.*no room for {10 << 30} bytes"):
             await ensure(client)
-        assert (await ensure(client, Limits().fitted(1 << 30))).ok
+        assert (await ensure(client, StreamLimits().fitted(1 << 30))).ok
         await client.close()
 
 
@@ -197,9 +197,9 @@ async def test_two_that_create_at_once_agree(nats_client: Client, nats_server: N
 
 async def test_in_a_cluster_every_stream_has_three_replicas(nats_cluster: NatsCluster) -> None:
     client = await connect(nats_cluster.url)
-    report = await ensure(client, Limits(replicas=3))
+    report = await ensure(client, StreamLimits(replicas=3))
     assert report.created == NAMES
-    assert (await ensure(client, Limits(replicas=3))).notes == ()
+    assert (await ensure(client, StreamLimits(replicas=3))).notes == ()
     one = await ensure(client)
     assert one.ok
     assert "SICKBAY_LOG: num_replicas is 3, wanted 1" in one.notes

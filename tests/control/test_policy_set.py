@@ -16,7 +16,7 @@ from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is 
 from nats_servers import NatsCluster, NatsServer
 from projector_processes import until
 from sickbay.bus.connect import connect
-from sickbay.bus.topology import Limits, ensure
+from sickbay.bus.topology import StreamLimits, ensure
 from sickbay.control.acts import ActRefused
 from sickbay.control.policies import PolicyMoved, set_policy, standing_policy, to_toml
 from sickbay_events import CallOutcome, Policy, PolicyChanged, PolicyRefused, Target, encode
@@ -72,7 +72,7 @@ async def test_so_it_is_in_a_cluster(nats_cluster: NatsCluster) -> None:
     """Of eight at once on a control stream with three copies one is stored, and the others are told which."""
     client = await connect(nats_cluster.url)
     try:
-        await ensure(client, Limits(replicas=3))
+        await ensure(client, StreamLimits(replicas=3))
         await eight_at_once(client)
     finally:
         await client.close()

@@ -26,7 +26,7 @@ from nats_servers import NatsServer, free_port
 from secured_nats import SecuredNats
 from sickbay.bus.connect import connect
 from sickbay.bus.jetstream import JetStreamApi
-from sickbay.bus.topology import CONTROL, LOG, TRANSITIONS, Limits, ensure
+from sickbay.bus.topology import CONTROL, LOG, TRANSITIONS, StreamLimits, ensure
 from sickbay.bus.view_names import MAIN, view_names
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
@@ -269,7 +269,7 @@ def test_a_server_that_was_told_nothing_syncs_by_default(
 
     async def fill() -> None:
         client = await connect(url.format("a"))
-        await ensure(client, Limits(log_max_bytes=1 << 20, dead_max_bytes=1 << 20))
+        await ensure(client, StreamLimits(log_max_bytes=1 << 20, dead_max_bytes=1 << 20))
         for _ in range(10):
             await client.jetstream().publish("sickbay.override.h", b"x" * 999_000)
         await client.close()

@@ -15,7 +15,7 @@ from nats_servers import NatsCluster, NatsServer
 from projector_processes import Load, Process, assert_converged, under_load, until
 from sickbay.bus.connect import connect
 from sickbay.bus.jetstream import JetStreamApi
-from sickbay.bus.topology import GATE_STREAM, LOG, Limits, ensure
+from sickbay.bus.topology import GATE_STREAM, LOG, StreamLimits, ensure
 
 
 @contextmanager
@@ -69,7 +69,7 @@ async def test_the_leader_of_the_log_or_of_the_bucket_is_killed_under_load_and_t
     """SIGKILL of a leader: a writer and its standby agree afterwards with a fresh replay, and nothing is told twice."""
     client = await connect(nats_cluster.url)
     try:
-        await ensure(client, Limits(replicas=3))
+        await ensure(client, StreamLimits(replicas=3))
         with projectors(nats_cluster.url, "a", "b") as (first, second):
             await first.until(client, "has the policy of the log", policy_seq=1)
             async with under_load(client, 11) as load:

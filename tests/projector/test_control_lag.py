@@ -15,7 +15,7 @@ from nats_servers import NatsCluster, NatsServer
 from projector_processes import Process, until
 from sickbay.bus.connect import connect
 from sickbay.bus.jetstream import JetStreamApi
-from sickbay.bus.topology import CONTROL, LOG, Limits, ensure
+from sickbay.bus.topology import CONTROL, LOG, StreamLimits, ensure
 from sickbay.control.acts import publish_override
 from sickbay_events import Scope
 
@@ -107,7 +107,7 @@ async def test_on_a_cluster_the_writer_has_the_logs_leader_step_down_once(
 
 
 async def _ensured(client: Client) -> bool:
-    return (await ensure(client, Limits(replicas=3))).ok
+    return (await ensure(client, StreamLimits(replicas=3))).ok
 
 
 async def test_an_act_whose_copy_the_log_has_aged_past_does_not_wait(

@@ -79,7 +79,7 @@ class NoLeader(TopologyError):
     """The servers of a cluster have not agreed on a leader, or too few of them run: it may be otherwise in a moment."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What an installation may choose. Ages in seconds, sizes in bytes; `replicas` 1, 3 or 5 (a cluster: 3)."""
 
     replicas: int = 1
@@ -89,7 +89,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     dead_max_age_s: int = 30 * DAY_S
     dead_max_bytes: int = 1 * GIB
 
-    def fitted(self, free_bytes: int) -> Limits:
+    def fitted(self, free_bytes: int) -> StreamLimits:
         """The same with the log and the dead letters cut to 1/2 and 1/20 of a disk's free bytes. A server
         grants a stream its whole `max_bytes` at once and refuses more than 3/4 of what is free."""
         return msgspec.structs.replace(
@@ -166,10 +166,10 @@ OPERATORS_CHOICE = frozenset({"max_age", "max_bytes", "num_replicas"})
 """Fields whose difference is a note. All others of the table are serious."""
 
 
-def streams(limits: Limits | None = None, view: ViewNames = MAIN) -> tuple[dict[str, Any], ...]:
+def streams(limits: StreamLimits | None = None, view: ViewNames = MAIN) -> tuple[dict[str, Any], ...]:
     """The table: each stream's configuration as the JetStream API has it (durations in nanoseconds), in the
     order of creation, since the log sources the control stream. `view`: whose bucket and snapshots."""
-    limits = limits or Limits()
+    limits = limits or StreamLimits()
     common = {
         "retention": "limits",
         "storage": "file",
@@ -254,7 +254,7 @@ def streams(limits: Limits | None = None, view: ViewNames = MAIN) -> tuple[dict[
     )
 
 
-async def ensure(client: Client, limits: Limits | None = None, view: ViewNames = MAIN) -> TopologyReport:
+async def ensure(client: Client, limits: StreamLimits | None = None, view: ViewNames = MAIN) -> TopologyReport:
     """Create what is missing, compare what is there, change nothing.
 
     Raises `NoJetStream`, `TopologyError` (no room, no permission, subjects taken by another stream).
@@ -264,7 +264,7 @@ async def ensure(client: Client, limits: Limits | None = None, view: ViewNames =
 
 
 async def ensure_when_led(
-    link: Link, limits: Limits | None, view: ViewNames, *, timeout_s: float
+    link: Link, limits: StreamLimits | None, view: ViewNames, *, timeout_s: float
 ) -> tuple[Client, TopologyReport]:
     """As `ensure`, as soon as there is a connection and a cluster that begins has a leader; the client with it.
 
@@ -287,7 +287,7 @@ async def ensure_when_led(
         await asyncio.sleep(_LEADER_RETRY_S)
 
 
-async def check(client: Client, limits: Limits | None = None, view: ViewNames = MAIN) -> TopologyReport:
+async def check(client: Client, limits: StreamLimits | None = None, view: ViewNames = MAIN) -> TopologyReport:
     """As `ensure`, but creates nothing."""
     await require_jetstream(client)
     return TopologyReport(tuple([await _stream(client, config, create=False) for config in streams(limits, view)]))

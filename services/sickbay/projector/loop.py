@@ -28,7 +28,7 @@ from ..bus.jetstream import JetStreamApi, StreamAt
 from ..bus.link import Link
 from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReader, Resumed
 from ..bus.reader import Event as ReaderEvent
-from ..bus.topology import LOG, POLICY_KEY, Limits, ensure
+from ..bus.topology import LOG, POLICY_KEY, StreamLimits, ensure
 from ..bus.transient import TROUBLE
 from ..bus.view_names import view_names
 from ..log.control import differing_keys, fold_lost_control_events, seed_policy
@@ -82,7 +82,7 @@ class Projector:
         policy: Policy | None = None,
         snapshots: bool = True,
         dead_letters: bool = True,
-        limits: Limits | None = None,
+        limits: StreamLimits | None = None,
         view: str = "",
         beside: bool = False,
     ) -> None:
