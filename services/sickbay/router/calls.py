@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar, Unpack
 from sickbay_events import Target
 
 from .attempt import Attempt, AttemptHost
-from .chain import NO_FALLBACK, CallOptions, CallResult, Limits
+from .chain import NO_FALLBACK, CallOptions, CallResult, ChainLimits
 from .chain_check import Resorts
 from .errors import Held
 from .failover import Course, Forcing, Pause, Try, cut_off, out_of_time
@@ -58,7 +58,7 @@ class Calls:
         self._forcing = Forcing(monotonic)
         ward.gate.on_touched = self.releases.changed
 
-    def course(self, targets: Sequence[Target], limits: Limits) -> Course:
+    def course(self, targets: Sequence[Target], limits: ChainLimits) -> Course:
         """The way of one call along its chain."""
         found = Course(self.ward.gate, targets, limits, forcing=self._forcing, monotonic=self._monotonic)
         self.resorts.used(found.targets, limits.route)
@@ -80,7 +80,7 @@ class Calls:
             return CallResult(value=at_hand, reason="at_hand")
         course: Course | None = None
         try:
-            course = self.course(targets, Limits(**options))
+            course = self.course(targets, ChainLimits(**options))
             answer = await self._run(course, attempt_fn)
         except Exception as error:  # noqa: BLE001 - optional work cannot raise
             return self.failed(course, error, fallback, options)

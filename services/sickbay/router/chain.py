@@ -40,7 +40,7 @@ class CallOptions(TypedDict, total=False):
     """These three as `Sickbay.attempt` takes them."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`CallOptions`, checked. Raises `ValueError` that names the field and the accepted form."""
 
     budget_s: float = 20.0

@@ -18,7 +18,7 @@ from sickbay_events.view import HoldView
 
 from .attempt import Attempt, AttemptHost
 from .budget import Budget, entered
-from .chain import CallResult, Limits
+from .chain import CallResult, ChainLimits
 from .errors import Exhausted, Held, Reason, Tried
 from .faults import fault_of
 from .gate import Gate, Look
@@ -100,7 +100,7 @@ class Course:
         self,
         gate: Gate,
         targets: Sequence[Target],
-        limits: Limits,
+        limits: ChainLimits,
         *,
         forcing: Forcing,
         monotonic: Callable[[], float] = time.monotonic,

@@ -15,7 +15,7 @@ from sickbay_events import Skipped, Target
 
 from .attempt import Attempt
 from .calls import Abandoned, Calls, WrongFunction, end
-from .chain import NO_FALLBACK, CallOptions, CallResult, Limits
+from .chain import NO_FALLBACK, CallOptions, CallResult, ChainLimits
 from .errors import Held, Tried
 from .failover import Course, Pause, Try, cut_off, no_content, out_of_time
 from .waiters import Alarm
@@ -172,7 +172,7 @@ class StreamingAnswer(Streamed, Generic[T]):
             self.answer = CallResult(value=None, reason="at_hand")
             return
         try:
-            self._course = self._calls.course(self._targets, Limits(**self._options))
+            self._course = self._calls.course(self._targets, ChainLimits(**self._options))
             await self._go(self._course)
         except Exception as error:  # noqa: BLE001 - optional work cannot raise
             self._fall_back(self._calls.failed(self._course, error, self._fallback, self._options))

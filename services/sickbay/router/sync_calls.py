@@ -21,7 +21,7 @@ from sickbay_events import Target
 
 from .attempt import Attempt
 from .calls import Calls, WrongFunction
-from .chain import NO_FALLBACK, CallOptions, CallResult, Limits
+from .chain import NO_FALLBACK, CallOptions, CallResult, ChainLimits
 from .errors import Held
 from .failover import Course, Pause, Try, cut_off, no_content
 from .streams import KEPT_MAX, Streamed
@@ -41,7 +41,7 @@ def call(
         return CallResult(value=at_hand, reason="at_hand")
     course: Course | None = None
     try:
-        course = calls.course(targets, Limits(**options))
+        course = calls.course(targets, ChainLimits(**options))
         for step in steps(calls, course):
             value = _attempt(calls, course, step, attempt_fn)
             if course.is_answered:
@@ -181,7 +181,7 @@ class SyncStreamingAnswer(Streamed, Generic[T]):
             self.answer = CallResult(value=None, reason="at_hand")
             return
         try:
-            course = self._course = self._calls.course(self._targets, Limits(**self._options))
+            course = self._course = self._calls.course(self._targets, ChainLimits(**self._options))
             for step in steps(self._calls, course):
                 self._try(course, step)
                 if course.is_answered:
