@@ -24,7 +24,7 @@ from sickbay.cli.places import read_place
 from sickbay.control.acts import publish_outcome
 from sickbay.log.decode import DecodedBatch
 from sickbay.log.file import LogFile, LogFileError
-from sickbay.log.folding import Bound, Folding, Look, fold_file, replay
+from sickbay.log.folding import Bound, Folding, InspectAt, fold_file, replay
 from sickbay.replay.spool import Told
 from sickbay.when import WhenRefused
 from sickbay_events import CallOutcome, TargetHeld, rfc3339
@@ -101,7 +101,7 @@ def test_looks_see_the_state_as_it_was(known: tuple[KnownLog, Path]) -> None:
     _, file = known
     seen: list[tuple[int, str]] = []
     places = [Bound(time_ms=START_MS + n * 3_503) for n in range(12)]
-    looks = [Look(place, lambda fleet: seen.append((fleet.seq, fleet.digest()))) for place in places]
+    looks = [InspectAt(place, lambda fleet: seen.append((fleet.seq, fleet.digest()))) for place in places]
     fold_file(LogFile(file), Folding(Fleet(), looks=looks))
     for place, found in zip(places, seen, strict=True):
         plain = Folding(Fleet(), end=place)

@@ -17,7 +17,7 @@ from sickbay_projections import FOLD_VERSION, Fleet
 
 from ..control.acts import ActRefused
 from ..log.file import LogFile
-from ..log.folding import TO_THE_END, Bound, Folding, Look, fold_file
+from ..log.folding import TO_THE_END, Bound, Folding, InspectAt, fold_file
 from ..replay.past import Base, find_base, fold_live, log_now
 from ..replay.questions import Asks, read_asks
 from ..replay.spool import Told
@@ -178,7 +178,7 @@ async def _base(client: Client, log: Any, wanted: Wanted, *, at: bool, policy: P
 
 def _folding(fleet: Fleet, wanted: Wanted, told: Told) -> Folding:
     told.first_seq, told.first_ms = wanted.first.seq or 0, wanted.first.time_ms or 0
-    looks: list[Look] = wanted.asks.looks() if wanted.asks is not None else []
+    looks: list[InspectAt] = wanted.asks.looks() if wanted.asks is not None else []
     return Folding(fleet, end=wanted.last, looks=looks, told=told.take)
 
 

@@ -52,7 +52,7 @@ class Bound(NamedTuple):
 TO_THE_END: Final = Bound()
 
 
-class Look(NamedTuple):
+class InspectAt(NamedTuple):
     """Somebody wants to see the state at a place."""
 
     at: Bound
@@ -73,7 +73,7 @@ class Folding:
         fleet: Fleet,
         *,
         end: Bound = TO_THE_END,
-        looks: Iterable[Look] = (),
+        looks: Iterable[InspectAt] = (),
         told: Callable[[list[DerivedEvent]], None] | None = None,
         pinned: Policy | None = None,
     ) -> None:

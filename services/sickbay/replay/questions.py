@@ -16,7 +16,7 @@ import msgspec
 from sickbay_events import Target, rfc3339
 from sickbay_projections import Fleet
 
-from ..log.folding import Bound, Look
+from ..log.folding import Bound, InspectAt
 from ..when import WhenRefused, when_ms
 
 _ACCEPTED: Final = '{"at": a time, "provider", "model", "replica"?}'
@@ -56,10 +56,10 @@ class Asks:
         """The latest."""
         return max((at_ms for _, at_ms in self._asks), default=None)
 
-    def looks(self) -> list[Look]:
+    def looks(self) -> list[InspectAt]:
         """What a folding is to show on its way."""
         order = sorted(range(len(self._asks)), key=lambda index: self._asks[index][1])
-        return [Look(Bound(time_ms=self._asks[index][1]), self._answer(index)) for index in order]
+        return [InspectAt(Bound(time_ms=self._asks[index][1]), self._answer(index)) for index in order]
 
     def _answer(self, index: int) -> Any:
         ask, at_ms = self._asks[index]

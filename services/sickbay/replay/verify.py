@@ -29,7 +29,7 @@ from ..bus.jetstream import StreamAt
 from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
 from ..bus.view_names import MAIN, ViewNames
 from ..control.acts import log_now_ms
-from ..log.folding import Bound, Folding, Look
+from ..log.folding import Bound, Folding, InspectAt
 from .past import Base, find_base, fold_live, log_now, stored_snapshots
 
 RPC_TIMEOUT_S: Final = 5.0
@@ -214,11 +214,11 @@ class _Comparison:
         self.documents = self.moved_on = 0
         self._written, self._from_seq = written, from_seq
 
-    def looks(self) -> list[Look]:
+    def looks(self) -> list[InspectAt]:
         """One at each sequence at which something was said."""
         seqs = sorted(self._written.digests.keys() | self._written.documents.keys())
         self.moved_on += sum(len(found) for seq, found in self._written.documents.items() if seq < self._from_seq)
-        return [Look(Bound(seq=seq), self._see(seq)) for seq in seqs if seq >= self._from_seq]
+        return [InspectAt(Bound(seq=seq), self._see(seq)) for seq in seqs if seq >= self._from_seq]
 
     def _see(self, seq: int) -> Callable[[Fleet], None]:
         def see(fleet: Fleet) -> None:
