@@ -21,7 +21,7 @@ from .budget import Budget, entered
 from .chain import CallResult, ChainLimits
 from .errors import Exhausted, Held, Reason, Tried
 from .faults import fault_of
-from .gate import Gate, Look
+from .gate import Gate, Inspection
 
 T = TypeVar("T")
 
@@ -350,7 +350,7 @@ def no_content(attempt: Attempt) -> None:
         attempt.verdict = Verdict(kind="empty_output", scope="model", signature="no_content")
 
 
-def _badness(decision: Decision, look: Look) -> int | None:
+def _badness(decision: Decision, look: Inspection) -> int | None:
     """How bad it would be to call a held target, by the worst of its holds; None if it may not be."""
     worst = 0
     for name in [decision.rule if decision.reason != "ramp" else "ramp", *(hold.rule for hold in look.holds)]:

@@ -51,7 +51,7 @@ class CachedDecision:
         self.tally: Tally | None = None
 
 
-class Look(NamedTuple):
+class Inspection(NamedTuple):
     """What a look at a target shows."""
 
     decision: Decision
@@ -281,21 +281,21 @@ class Gate:
                 self._say(tally, decision, now_s)
         return decision
 
-    def look(self, target: Target) -> Look:
+    def look(self, target: Target) -> Inspection:
         """What `decide` would say, for how long, and all holds behind it; counts no call. Never raises."""
         try:
             if target in self._free or self._is_free(target):
-                return Look(self._pass(), math.inf, [])
+                return Inspection(self._pass(), math.inf, [])
             known = self._keys.get(target)
             if known is None:
-                return Look(self._answer("no_target"), math.inf, [])
+                return Inspection(self._answer("no_target"), math.inf, [])
             cluster, own, now_ms = self._entries_of(known)
             until_ms = min(self._moments(known, cluster, own, now_ms), default=now_ms + KEPT_MS)
             holds = [*denying(cluster, now_ms), *denying(own, now_ms)]
-            return Look(self._decide(cluster, own, now_ms), (until_ms - now_ms) / 1000, holds)
+            return Inspection(self._decide(cluster, own, now_ms), (until_ms - now_ms) / 1000, holds)
         except Exception:  # noqa: BLE001 - see decide
             self.counts["failed"] += 1
-            return Look(self._answer("ok"), math.inf, [])
+            return Inspection(self._answer("ok"), math.inf, [])
 
     def refuse(self, target: Target, decision: Decision) -> None:
         """Count a call that was kept away though `decide` allowed it: its trial is another one's."""
