@@ -27,7 +27,7 @@ from sickbay.log.decode import DecodedBatch
 from sickbay.metrics.table import OTHER, PROVIDERS_MAX, TARGETS_MAX
 from sickbay.projector.meters import Meters
 from sickbay.service.app import Services, make_app, services_of
-from sickbay.service.fleet_samples import AT_ONCE, Look, fleet_samples
+from sickbay.service.fleet_samples import AT_ONCE, FleetScan, fleet_samples
 from sickbay_events import CallOutcome, Kind, Override, Scope, outcome_subject, rfc3339
 from sickbay_projections import Fleet
 from sickbay_projections.rules.health import health
@@ -280,9 +280,9 @@ def many(hosts: int, models: int) -> Fleet:
     return fleet
 
 
-def looked(fleet: Fleet, now_ms: int) -> Look:
+def looked(fleet: Fleet, now_ms: int) -> FleetScan:
     """A look at the whole state."""
-    look = Look(fleet, now_ms)
+    look = FleetScan(fleet, now_ms)
     assert not look.go_on()
     return look
 
@@ -292,7 +292,7 @@ def test_a_look_in_slices_counts_each_target_once_while_the_fold_goes_on() -> No
     counted the next time."""
     fleet = many(hosts=40, models=900)
     size = fleet.store.targets
-    look, slices = Look(fleet, fleet.time_ms), 1
+    look, slices = FleetScan(fleet, fleet.time_ms), 1
     while look.go_on(0):
         slices += 1
         event = CallOutcome(kind="ok", id=f"{9:016x}-{slices}")

@@ -64,7 +64,7 @@ _Seen: TypeAlias = tuple[int, int, str, Node, str]
 _NOTHING: Final = _Says()
 
 
-class Look:
+class FleetScan:
     """What one pass over the state finds, in slices, so that the fold need not wait for the whole."""
 
     def __init__(self, fleet: Fleet, now_ms: int) -> None:
@@ -192,7 +192,7 @@ class Look:
             self.warned[provider], self.damaged[provider] = warned, damaged
 
 
-def fleet_samples(fleet: Fleet, look: Look) -> Iterator[Sample]:
+def fleet_samples(fleet: Fleet, look: FleetScan) -> Iterator[Sample]:
     """Samples of a state at the log time of a look that is done."""
     hour = look.now_ms // HOUR_MS
     yield Sample("sickbay_replicas", fleet.replicas(look.now_ms))
@@ -212,14 +212,14 @@ def fleet_samples(fleet: Fleet, look: Look) -> Iterator[Sample]:
     yield from _capped("sickbay_mangled_outputs", look.damaged)
 
 
-def _hold_samples(look: Look) -> Iterator[Sample]:
+def _hold_samples(look: FleetScan) -> Iterator[Sample]:
     for denial in look.denials:
         yield Sample("sickbay_hold_remaining_seconds", (denial.end_ms - look.now_ms) / 1000, denial.labels)
     for labels, end_ms in look.other_ends_ms.items():
         yield Sample("sickbay_hold_remaining_seconds", (end_ms - look.now_ms) / 1000, labels)
 
 
-def _target_samples(look: Look) -> Iterator[Sample]:
+def _target_samples(look: FleetScan) -> Iterator[Sample]:
     words = look.words
     for word in WORDS:
         yield Sample("sickbay_targets", words[word], (word,))
@@ -232,7 +232,7 @@ def _target_samples(look: Look) -> Iterator[Sample]:
             yield Sample("sickbay_target_health", count, (OTHER, OTHER, word))
 
 
-def _provider_samples(look: Look) -> Iterator[Sample]:
+def _provider_samples(look: FleetScan) -> Iterator[Sample]:
     """The providers with most that is held, then with most targets."""
     ranked = sorted(look.providers.items(), key=lambda one: (-one[1]["held"], -one[1].total(), one[0]))
     rest: Counter[str] = Counter()

@@ -14,7 +14,7 @@ from sickbay_projections import FOLD_VERSION
 
 from ..metrics.sample import Sample, by_label
 from ..metrics.table import BUILD, OTHER
-from .fleet_samples import Look, fleet_samples
+from .fleet_samples import FleetScan, fleet_samples
 
 if TYPE_CHECKING:
     from ..projector import Projector
@@ -50,19 +50,19 @@ def build_sample() -> Sample:
     return Sample(BUILD.name, 1, (version("sickbay"), str(FOLD_VERSION)))
 
 
-async def look_at(services: Services) -> Look | None:
+async def look_at(services: Services) -> FleetScan | None:
     """A look at all the state knows, between the chunks of the fold. None while the projector is not up with the log:
     one that still reads would tell of a past that is over."""
     projector = services.projector
     if projector is None or projector.health().phase not in LIVE:
         return None
-    look = Look(projector.fleet, projector.now_ms())
+    look = FleetScan(projector.fleet, projector.now_ms())
     while look.go_on(SLICE_S):  # noqa: ASYNC110 - nothing is waited for: it lets others go on
         await asyncio.sleep(0)
     return look
 
 
-def service_samples(services: Services, look: Look | None) -> Iterator[Sample]:
+def service_samples(services: Services, look: FleetScan | None) -> Iterator[Sample]:
     """All samples as of now; what is known of the fleet as of the look."""
     yield build_sample()
     yield from by_label("sickbay_trial_leases_total", services.trials, ANSWERS)
