@@ -26,7 +26,7 @@ from ..router.outbox import EVENT_BYTES_MAX, WORD_CHARS_MAX, NotReportable, fit
 from .desk import target_of
 from .problems import Problem, of_validation, refused, unavailable
 from .questions import NDJSON, Model, Provider
-from .sender import Busy, Message, NotConnected, Sender, SendResult
+from .sender import Busy, EventToStore, NotConnected, Sender, SendResult
 
 ITEMS_MAX: Final = 1_000
 ID_FORM: Final = "1 to 128 printable ASCII characters without spaces, another one for each outcome"
@@ -122,7 +122,7 @@ class _Event(NamedTuple):
     at: int
     """Its place in the request."""
     id: str
-    message: Message
+    message: EventToStore
 
 
 def read_items(body: bytes, media_type: str) -> list[bytes | Any]:
@@ -177,7 +177,7 @@ def _check_texts(item: Any) -> None:
             raise refused(f"skipped[{at}]", f"names of up to {NAME_BYTES_MAX} bytes")
 
 
-def read_item(given: bytes | Any, replica: str) -> tuple[str, Message]:
+def read_item(given: bytes | Any, replica: str) -> tuple[str, EventToStore]:
     """One item as an event of this replica. Raises `Problem` naming the field."""
     item = _decoded(given)
     item_id = secrets.token_hex(12) if item.id is None else item.id
@@ -199,7 +199,7 @@ def read_item(given: bytes | Any, replica: str) -> tuple[str, Message]:
     except NotReportable as error:
         raise refused(error.field.removeprefix("target."), str(error).partition(": ")[2]) from None
     # Ids are each sender's own: one replica must not be able to have the log take another's event for a repeat.
-    return item_id, Message(subject, f"{token(replica)}:{item_id}", data)
+    return item_id, EventToStore(subject, f"{token(replica)}:{item_id}", data)
 
 
 def _says(problem: Problem) -> str:

@@ -28,7 +28,7 @@ PENDING_BYTES_MAX: Final = 32 << 20
 RETRY_S: Final = 0.05
 
 
-class Message(NamedTuple):
+class EventToStore(NamedTuple):
     """One event to store."""
 
     subject: str
@@ -64,7 +64,7 @@ class _Waiting:
     """The messages of one request that are not answered yet, by number."""
 
     def __init__(self) -> None:
-        self.open: dict[int, Message] = {}
+        self.open: dict[int, EventToStore] = {}
         self.answers: dict[int, SendResult] = {}
         self.changed = asyncio.Event()
         """Set when all are answered, or the connection is lost."""
@@ -90,7 +90,7 @@ class Sender:
         self._lock = asyncio.Lock()
         link.listen(disconnected=self._lost, error=self._error)
 
-    async def send(self, messages: list[Message], *, timeout_s: float = ACK_S) -> list[SendResult]:
+    async def send(self, messages: list[EventToStore], *, timeout_s: float = ACK_S) -> list[SendResult]:
         """Store them and wait for the server's word on each, `timeout_s` at most; the answers in their order.
 
         Written again over the next connection if one is lost meanwhile. Raises `NotConnected`, `Busy`.
