@@ -23,7 +23,7 @@ from alert_receiver import CLOSE, HANG, SECRET, Receiver
 from cli_runs import sickbay
 from paths import ROOT
 from sickbay.alerts.grouping import WAITING_MAX, Grouping
-from sickbay.alerts.message import TEXT_MAX, Message, message_of, sample_message, slack_body
+from sickbay.alerts.message import TEXT_MAX, AlertMessage, message_of, sample_message, slack_body
 from sickbay.alerts.send import Failed, http_client, send
 from sickbay.alerts.settings import Alerts, AlertsRefused, Way, is_wanted, read_alerts
 from sickbay.alerts.settings import Receiver as Wanted
@@ -290,7 +290,7 @@ def command(*argv: str, **fields: Any) -> Wanted:
     return Wanted(name="c", kind="command", argv=list(argv), **fields)
 
 
-async def run(receiver: Wanted, message: Message | None = None) -> str:
+async def run(receiver: Wanted, message: AlertMessage | None = None) -> str:
     async with httpx.AsyncClient() as http:
         return await send(http, receiver, Way(receiver.argv[0]), message or sample_message(5))
 

@@ -27,7 +27,7 @@ from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import HELD_PREFIX, RELEASED_PREFIX, TRANSITIONS, WARNING_PREFIX
 from .grouping import WAITING_MAX, AlertBatch, Grouping, read_fact
-from .message import Message, message_of
+from .message import AlertMessage, message_of
 from .send import Failed, http_client, send, shown
 from .settings import Alerts, Receiver, Way, is_wanted
 
@@ -261,7 +261,7 @@ class Relay:
                 return None
             wait_s = min(2 * wait_s, RETRY_MAX_S)
 
-    async def _attempt(self, http: httpx.AsyncClient, message: Message) -> Failed | None:
+    async def _attempt(self, http: httpx.AsyncClient, message: AlertMessage) -> Failed | None:
         try:
             await send(http, self.receiver, self._way, message)
         except Failed as failed:

@@ -24,7 +24,7 @@ import msgspec
 from sickbay_events.classify.retry_after import retry_after
 from sickbay_events.redact import MARK, redact
 
-from .message import Message, slack_body
+from .message import AlertMessage, slack_body
 from .settings import Receiver, Way
 
 ANSWER_BYTES_MAX: Final = 1_000
@@ -59,7 +59,7 @@ def http_client() -> httpx.AsyncClient:
     return httpx.AsyncClient(follow_redirects=False, timeout=HTTP_S_MAX)
 
 
-async def send(http: httpx.AsyncClient, receiver: Receiver, way: Way, message: Message) -> str:
+async def send(http: httpx.AsyncClient, receiver: Receiver, way: Way, message: AlertMessage) -> str:
     """Send it, and what was answered. Raises `Failed`, and nothing else that a receiver can cause."""
     try:
         async with asyncio.timeout(receiver.limit_s):
