@@ -98,7 +98,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             raise ActRefused("--store-gib", self.store_gib, "a number above 0")
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One server of a plan.
 
     hosts        names and addresses on its certificate, the first one that by which clients and other servers reach it
@@ -132,12 +132,12 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     valid_until: datetime
 
 
-def nodes(plan: Plan) -> tuple[Node, ...]:
+def nodes(plan: Plan) -> tuple[ServerPlan, ...]:
     """The servers of a plan."""
     folder = plan.folder.absolute()
     if plan.compose:
         return tuple(
-            Node(
+            ServerPlan(
                 name=name,
                 hosts=(name, *(host for host in plan.hosts if host != name)),
                 port=plan.port,
@@ -153,7 +153,7 @@ def nodes(plan: Plan) -> tuple[Node, ...]:
     store = (plan.store or folder / "store").absolute()
     names = ["sickbay" if alone else f"sickbay-{number + 1}" for number in range(plan.cluster)]
     return tuple(
-        Node(
+        ServerPlan(
             name=name,
             hosts=plan.hosts if alone or shared else (plan.hosts[number],),
             port=plan.port + number if shared else plan.port,
@@ -266,7 +266,7 @@ def _files(
         yield f"{CONTEXTS}{role.name}.json", context(outside(plan), role, passwords[role.name]).encode(), SECRET
 
 
-def server(plan: Plan, node: Node) -> str:
+def server(plan: Plan, node: ServerPlan) -> str:
     """The configuration of one server."""
     tls = (
         f"cert_file: {_text(node.seen / f'{node.pair}.pem')}, key_file: {_text(node.seen / f'{node.pair}.key')}, "
@@ -342,7 +342,7 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _listen(node: Node) -> str:
+def _listen(node: ServerPlan) -> str:
     """Loopback where no other machine was named, else every address."""
     return "127.0.0.1" if all(host in ("localhost", "127.0.0.1") for host in node.hosts) else "0.0.0.0"  # noqa: S104
 
