@@ -100,7 +100,7 @@ class Rejected(msgspec.Struct, frozen=True):
     error: str
 
 
-class NotStored(msgspec.Struct, frozen=True):
+class ItemNotStored(msgspec.Struct, frozen=True):
     """An item that is good and not in the log, or nobody knows: to be sent again, under this id."""
 
     index: int
@@ -115,7 +115,7 @@ class Taken(msgspec.Struct, kw_only=True, omit_defaults=True):
     """In the log for certain, those it had already included."""
     duplicates: int
     rejected: list[Rejected]
-    not_stored: list[NotStored] = []
+    not_stored: list[ItemNotStored] = []
 
 
 class _Event(NamedTuple):
@@ -224,7 +224,7 @@ async def take(sender: Sender, body: bytes, media_type: str, replica: str) -> Re
 
 def _response(events: list[_Event], answers: list[SendResult], rejected: list[Rejected]) -> Response[bytes]:
     found = Taken(accepted=0, duplicates=0, rejected=rejected)
-    not_stored: list[NotStored] = []
+    not_stored: list[ItemNotStored] = []
     for event, answer in zip(events, answers, strict=True):
         if answer.seq:
             found.accepted += 1
@@ -232,7 +232,7 @@ def _response(events: list[_Event], answers: list[SendResult], rejected: list[Re
         elif answer.is_refused:
             rejected.append(Rejected(event.at, "body", f"the log refuses it: {answer.why}"))
         else:
-            not_stored.append(NotStored(event.at, event.id, answer.why))
+            not_stored.append(ItemNotStored(event.at, event.id, answer.why))
     rejected.sort(key=lambda one: one.index)
     if not_stored:
         found.not_stored = not_stored
