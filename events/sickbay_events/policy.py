@@ -168,7 +168,7 @@ class Trials(_Section, frozen=True, kw_only=True):
     self_grant_s: Annotated[Seconds, Meta(description="one trial this often where the service is silent")] = 30.0
 
 
-class Overlay(_Section, frozen=True, kw_only=True):
+class OverlayPolicy(_Section, frozen=True, kw_only=True):
     """A gate's own folds."""
 
     extra_s: Annotated[Seconds, Meta(description="a hold the cluster does not share lasts this long at most")] = 30.0
@@ -202,7 +202,7 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
     "evidence": EvidencePolicy,
     "ramp": Ramp,
     "trials": Trials,
-    "overlay": Overlay,
+    "overlay": OverlayPolicy,
     "bounds": Bounds,
     "shadow": Shadow,
 }
@@ -252,7 +252,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     evidence: EvidencePolicy = EvidencePolicy()
     ramp: Ramp = Ramp()
     trials: Trials = Trials()
-    overlay: Overlay = Overlay()
+    overlay: OverlayPolicy = OverlayPolicy()
     bounds: Bounds = Bounds()
     shadow: Shadow = Shadow()
     single_credential: tuple[str, ...] = ()
