@@ -17,7 +17,7 @@ from sickbay_events.outcome import ProbeResult
 
 from ..state import window
 from ..state.limits import BUCKETS
-from ..state.model import NEVER, Hold, Node, Probes, ScopeState
+from ..state.model import NEVER, Hold, Node, ProbeState, ScopeState
 from . import credential, holds, overrides, rejections, samples
 from .case import Case
 
@@ -86,7 +86,7 @@ def probed(case: Case, node: Node, probe: ProbeResult) -> None:
     if (probe.queued_ms or 0) > node.limits.good_answer_ms:
         return
     state, now_ms = node.state, case.now_ms
-    found = state.probes = state.probes or Probes()
+    found = state.probes = state.probes or ProbeState()
     if probe.level == "liveness":
         found.live_ms, found.not_live_ms = (now_ms, 0) if probe.ok else (found.live_ms, now_ms)
     elif probe.ok:
@@ -242,7 +242,7 @@ def _is_good(state: ScopeState) -> None:
         probes.failures = probes.not_ready_ms = probes.not_live_ms = 0
 
 
-def _is_failing(probes: Probes | None) -> bool:
+def _is_failing(probes: ProbeState | None) -> bool:
     return probes is not None and (probes.failures > 0 or probes.not_live_ms > 0)
 
 

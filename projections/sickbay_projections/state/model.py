@@ -166,7 +166,7 @@ class Notices(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """The last day that warned of damaged answers without a charset."""
 
 
-class Probes(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+class ProbeState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """Newest active checks (SPEC 4.6); log times, 0: none, or a success came after it."""
 
     live_ms: int = 0
@@ -249,7 +249,7 @@ class ScopeState(msgspec.Struct, omit_defaults=True, gc=False):
     attributed: list[int] | None = None
     damage: Bad | None = None
     notices: Notices | None = None
-    probes: Probes | None = None
+    probes: ProbeState | None = None
     against_ms: int = 0
     """Newest evidence that spoke against the target, and whether nothing good came after it (SPEC 4.6)."""
     is_against: bool = False
