@@ -20,7 +20,7 @@ from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG
 from sickbay.prober.checks import SUSPICIOUS, UNPROVEN, check, http_client
 from sickbay.prober.prober import FoldFacts, Prober, leases_wanted
-from sickbay.prober.settings import Probe, ProbeRefused, Probes, ProbeTarget, has_usage, made_probe, read_probes
+from sickbay.prober.settings import Probe, ProbeRefused, ProbeSettings, ProbeTarget, has_usage, made_probe, read_probes
 from sickbay_events import CallOutcome, Override, Policy, ProbeResult, Target
 from sickbay_events.lease_wire import LeaseName, TrialAsk
 from sickbay_projections import Fleet, Recorded
@@ -34,7 +34,9 @@ Start = Callable[..., Serve]
 
 
 def probe_of(url: str, **more: Any) -> Probe:
-    return made_probe(ProbeTarget(model=MODEL, base_url=url, provider="openrouter.ai", **more), Probes(limit_s=1.0))
+    return made_probe(
+        ProbeTarget(model=MODEL, base_url=url, provider="openrouter.ai", **more), ProbeSettings(limit_s=1.0)
+    )
 
 
 async def checked(probe: Probe) -> Any:
@@ -134,7 +136,7 @@ async def test_each_family_asks_its_own_tiny_question(upstream: Upstream, family
         model=MODEL, base_url=upstream.url, family=family, headers={"Authorization": "Bearer env:KEY"},
         body={"temperature": 0},
     )  # fmt: skip
-    await checked(made_probe(one, Probes(), environ={"KEY": "sk-1234"}))
+    await checked(made_probe(one, ProbeSettings(), environ={"KEY": "sk-1234"}))
     ((method, asked, headers, body),) = upstream.asked
     assert (method, headers["Authorization"], body["temperature"]) == ("POST", "Bearer sk-1234", 0)
     assert asked in (path, path.replace("%2F", "/")) and where in body
@@ -378,7 +380,7 @@ async def test_the_allowance_of_an_hour_is_kept_to(upstream: Upstream, nats_clie
     """With three probes allowed and an interval of milliseconds, three are made; the rest is counted."""
     fleet, clock = Fleet(), asyncio.get_running_loop()
     prober = Prober(
-        Probes(per_hour=3),
+        ProbeSettings(per_hour=3),
         [probe_of(upstream.url)._replace(interval_s=0.02)],
         replica="r1",
         facts=FoldFacts(lambda: fleet, lambda: round(clock.time() * 1000)),
@@ -400,7 +402,7 @@ async def test_only_the_process_that_writes_probes(upstream: Upstream, nats_clie
     """A standby makes no probe until it is its turn."""
     is_active, clock = False, asyncio.get_running_loop()
     prober = Prober(
-        Probes(),
+        ProbeSettings(),
         [probe_of(upstream.url)],
         replica="r1",
         facts=FoldFacts(Fleet, lambda: round(clock.time() * 1000)),

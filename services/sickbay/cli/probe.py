@@ -24,7 +24,7 @@ from ..bus.entries import read_entry
 from ..bus.view_names import ViewNames, view_names
 from ..config import Settings
 from ..control.acts import StoredAct, log_now_ms, publish_probe
-from ..prober.settings import Probe, ProbeRefused, Probes, ProbeTarget, made_probe, read_probes
+from ..prober.settings import Probe, ProbeRefused, ProbeSettings, ProbeTarget, made_probe, read_probes
 from .base import (
     AsJson,
     DataFolder,
@@ -123,7 +123,7 @@ def _wanted(
         headers[key.strip()] = value.strip()
     named = plain_name(base) + mark + alias if alias else ""
     described = ProbeTarget(model=model, base_url=base, provider=named, family=family, headers=headers)
-    return made_probe(described, Probes(), machine=known.machine_name)
+    return made_probe(described, ProbeSettings(), machine=known.machine_name)
 
 
 async def _unreported(wanted: Probe) -> tuple[Checked, StoredAct | None]:

@@ -13,7 +13,7 @@ import typer
 
 from ..bus.view_names import view_names
 from ..config import Settings
-from ..prober.settings import Probe, Probes, read_probes
+from ..prober.settings import Probe, ProbeSettings, read_probes
 from .base import DataFolder, NatsUrl, SaysNo, console, nats_options, settings
 
 LOG_FORM = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -49,7 +49,7 @@ def prober(
         runner.run(_probe(found, wanted, targets))
 
 
-async def _probe(found: Settings, wanted: Probes, targets: list[Probe]) -> None:
+async def _probe(found: Settings, wanted: ProbeSettings, targets: list[Probe]) -> None:
     """Probe until a signal, while the view is fresh: who is blind does not know what is held."""
     from ..bus.link import Link
     from ..prober.prober import Prober, ViewFacts

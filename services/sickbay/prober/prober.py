@@ -29,7 +29,7 @@ from ..bus.connect import BusError
 from ..control.acts import publish_probe
 from ..view.entries import View
 from .checks import SUSPICIOUS, UNPROVEN, Checked, check, http_client
-from .settings import Probe, Probes
+from .settings import Probe, ProbeSettings
 
 _log = logging.getLogger("sickbay.prober")
 
@@ -181,7 +181,7 @@ class Prober:
 
     def __init__(
         self,
-        settings: Probes,
+        settings: ProbeSettings,
         probes: Sequence[Probe],
         *,
         replica: str,

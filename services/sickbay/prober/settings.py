@@ -72,7 +72,7 @@ class ProbeTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     limit_s: Limit | None = None
 
 
-class Probes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProbeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file as a whole."""
 
     target: Annotated[list[ProbeTarget], Meta(max_length=TARGETS_MAX)] = []
@@ -107,12 +107,12 @@ class Request(NamedTuple):
 
 def read_probes(
     text: str, *, machine: str = "", environ: Mapping[str, str] | None = None
-) -> tuple[Probes, list[Probe]]:
+) -> tuple[ProbeSettings, list[Probe]]:
     """A probes' file, every value of it checked. `machine` is added to loopback providers, as routers do.
 
     Raises `ProbeRefused`; for text that is no TOML its key is `(file)`.
     """
-    found = read_table(text, "probe", Probes, ProbeRefused, "[[probe.target]]")
+    found = read_table(text, "probe", ProbeSettings, ProbeRefused, "[[probe.target]]")
     made = [made_probe(one, found, f"probe.target[{at}]", machine, environ) for at, one in enumerate(found.target)]
     seen: set[Target] = set()
     for at, probe in enumerate(made):
@@ -125,7 +125,7 @@ def read_probes(
 
 
 def made_probe(
-    one: ProbeTarget, probes: Probes, path: str = "", machine: str = "", environ: Mapping[str, str] | None = None
+    one: ProbeTarget, probes: ProbeSettings, path: str = "", machine: str = "", environ: Mapping[str, str] | None = None
 ) -> Probe:
     """A target with its requests made. Raises `ProbeRefused` naming the field, under `path`."""
     path = f"{path}." if path else ""

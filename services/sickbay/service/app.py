@@ -41,7 +41,7 @@ from ..doctor.finding import Patient
 from ..historian.child import HistorianChild
 from ..log.control import in_shadow, seed_policy
 from ..metrics import exposition, refused
-from ..prober.settings import Probe, Probes, read_probes
+from ..prober.settings import Probe, ProbeSettings, read_probes
 from ..projector import Projector
 from ..projector.deadletters import Letter
 from ..router.tracing import enable_folds
@@ -210,7 +210,7 @@ class Services:
             level = logging.INFO if finding.level == "note" else logging.WARNING
             _log.log(level, "%s: %s -> %s", finding.what, finding.found, finding.do)
 
-    def _probe(self, link: Link, projector: Projector, settings: Probes, probes: list[Probe]) -> None:
+    def _probe(self, link: Link, projector: Projector, settings: ProbeSettings, probes: list[Probe]) -> None:
         """Probe from now on, while this is the process that writes."""
         from ..prober.prober import (  # its HTTP client takes a moment to import, and most have no probes
             FoldFacts,
@@ -434,7 +434,7 @@ def log_transition(event: Transition) -> None:
         _log.info("%s: %s is %s, was %s", event.type, what, event.new, event.old, extra=extra)
 
 
-def _probes(settings: Settings) -> tuple[Probes, list[Probe]] | None:
+def _probes(settings: Settings) -> tuple[ProbeSettings, list[Probe]] | None:
     found = settings.read("probes")
     return None if found is None else read_probes(found.decode(), machine=settings.machine_name)
 
