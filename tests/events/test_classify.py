@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from classify_answers import CASES, ERROR_CASES, HABIT_CASES, HOSTILE, Case
 from sickbay_events.classify import classify, family_of, judge_exchange
-from sickbay_events.classify.answer import Question
+from sickbay_events.classify.answer import CallFacts
 from sickbay_events.classify.habits import HABITS
 from sickbay_events.classify.rules import ERRORS
 from sickbay_events.kinds import KINDS
@@ -403,7 +403,7 @@ def test_5000_broken_answers_never_raise() -> None:
         headers = {"content-type": chance.choice(types), "retry-after": chance.choice(["5", "x", "", "1e400", "-1"])}
         provider = chance.choice([*HABITS, "", "relay.example"])
         verdict = judge_exchange(
-            status, headers, body, Question(chance.choice(["m", "", "gpt-9"]), family_of(provider))
+            status, headers, body, CallFacts(chance.choice(["m", "", "gpt-9"]), family_of(provider))
         )
         check(verdict)
 
@@ -429,14 +429,14 @@ _json_values = st.recursive(
 def test_any_json_in_any_status_gets_a_kind(
     status: int | None, value: Any, headers: dict[str, Any], model: str, provider: str
 ) -> None:
-    check(judge_exchange(status, headers, json.dumps(value), Question(model, provider, stream=True)))
+    check(judge_exchange(status, headers, json.dumps(value), CallFacts(model, provider, stream=True)))
 
 
 @settings(max_examples=200, deadline=None)
 @given(body=st.binary(max_size=400) | st.text(max_size=400), kind=st.text(max_size=30))
 def test_any_bytes_get_a_kind(body: bytes | str, kind: str) -> None:
     for status in (200, 404, 429):
-        check(judge_exchange(status, {"content-type": kind}, body, Question("m", "openai")))
+        check(judge_exchange(status, {"content-type": kind}, body, CallFacts("m", "openai")))
 
 
 @pytest.mark.parametrize("garbage", [None, 7, object(), [], {}, b"\x00" * 10, float("nan"), True])

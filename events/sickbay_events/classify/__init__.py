@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..kinds import KINDS, Kind
 from ..verdict import Verdict
-from .answer import Question, judge_answer
+from .answer import CallFacts, judge_answer
 from .envelope import plain_headers, read_body, read_envelope
 from .families import family_of
 from .match import match
@@ -38,7 +38,7 @@ def classify(
     needs to know of the request.
     """
     try:
-        question = Question(
+        question = CallFacts(
             requested_model=requested_model if isinstance(requested_model, str) else "",
             family=family_of(provider) if isinstance(provider, str) else "",
             stream=bool(stream),
@@ -51,7 +51,7 @@ def classify(
 
 
 def judge_exchange(
-    status: object, headers: object, body: object, question: Question, *, error: object = None
+    status: object, headers: object, body: object, question: CallFacts, *, error: object = None
 ) -> Verdict:
     """`classify` without its safety net: whatever the arguments, it is meant not to raise."""
     code = status if isinstance(status, int) and not isinstance(status, bool) else None
