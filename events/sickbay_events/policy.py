@@ -150,7 +150,7 @@ class EvidencePolicy(_Section, frozen=True, kw_only=True):
     probation_s: Annotated[Seconds, Meta(description="probation ends after this long without evidence")] = 3600.0
 
 
-class Ramp(_Section, frozen=True, kw_only=True):
+class RampPolicy(_Section, frozen=True, kw_only=True):
     """How replicas come back after a breaker or a fleet throttle."""
 
     step_s: Annotated[Seconds, Meta(description="length of each of the three steps")] = 10.0
@@ -200,7 +200,7 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
     "health": HealthPolicy,
     "witnesses": Witnesses,
     "evidence": EvidencePolicy,
-    "ramp": Ramp,
+    "ramp": RampPolicy,
     "trials": Trials,
     "overlay": OverlayPolicy,
     "bounds": Bounds,
@@ -250,7 +250,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     health: HealthPolicy = HealthPolicy()
     witnesses: Witnesses = Witnesses()
     evidence: EvidencePolicy = EvidencePolicy()
-    ramp: Ramp = Ramp()
+    ramp: RampPolicy = RampPolicy()
     trials: Trials = Trials()
     overlay: OverlayPolicy = OverlayPolicy()
     bounds: Bounds = Bounds()
