@@ -23,7 +23,7 @@ from sickbay_events.codec import derived_id, encode_derived
 from ..bus.jetstream import JetStreamApi, StoredMessage, StreamAt
 from ..bus.topology import LOG, TRANSITIONS
 from ..log.transitions import End
-from .acks import Ack, Acks, Refused
+from .acks import Ack, Acks, PublishRefused
 
 IN_FLIGHT_MAX: Final = 256
 FOREIGN_MAX: Final = 1_024
@@ -148,7 +148,7 @@ class Transitions:
     def _on_ack(self, turn: int, ack: Ack) -> None:
         if turn != self._round:
             return
-        if isinstance(ack, Refused):
+        if isinstance(ack, PublishRefused):
             self.desync()
             return
         # One publisher, one stream: acknowledgements come in the order of sending.
