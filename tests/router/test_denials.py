@@ -6,17 +6,17 @@ import logging
 
 import pytest
 
-from sickbay.router.denials import TALLIES_MAX, Refused
+from sickbay.router.denials import TALLIES_MAX, Denials
 from sickbay_events import Target
 
 
-def keep(refused: Refused, number: int, reason: str = "quarantined") -> None:
+def keep(refused: Denials, number: int, reason: str = "quarantined") -> None:
     refused.tally(Target("x.test", f"m{number}"), "quarantine", reason).count += 1
 
 
 def test_what_finds_no_room_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """Beyond 10,000 targets and rules in one minute nothing is lost in silence; a minute later there is room again."""
-    refused = Refused()
+    refused = Denials()
     for number in range(TALLIES_MAX):
         keep(refused, number)
     assert refused.untold == 0 and not caplog.records

@@ -29,7 +29,7 @@ class Tally:
         self.say_at_s = float("-inf")
 
 
-class Refused:
+class Denials:
     """All tallies of one gate."""
 
     def __init__(self) -> None:

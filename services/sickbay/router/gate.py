@@ -17,7 +17,7 @@ from sickbay_projections import decide_entries
 from sickbay_projections.weighing import Entries, Wanted, alive, denying, leases_wanted, moments, stricter
 
 from ..view.entries import STALE_S, View
-from .denials import SAY_EVERY_S, Refused, Tally
+from .denials import SAY_EVERY_S, Denials, Tally
 from .overlay import Overlay
 
 _log = logging.getLogger("sickbay.gate")
@@ -88,7 +88,7 @@ class Gate:
         """Told of denials: at once, then once a minute for a target and rule, with how many there were."""
         self.on_touched: Callable[[str], None] | None = None
         """Told the scope key of everything that changed, in whichever thread that was."""
-        self.refused = Refused()
+        self.refused = Denials()
         self._monotonic = monotonic
         self._entries = view.entries
         self._marked = overlay.marked
