@@ -17,7 +17,7 @@ TALLIES_MAX: Final = 10_000
 OTHER: Final = "other"
 
 
-class Tally:
+class DenialCount:
     """Calls kept from one target by one rule. Counting is a plain addition: threads that count at the same moment
     may lose one, which statistics can bear and a request path cannot wait for."""
 
@@ -33,8 +33,8 @@ class Denials:
     """All tallies of one gate."""
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[Target, str, str], Tally] = {}
-        self._other = Tally(Target("", ""), OTHER, OTHER)
+        self._tallies: dict[tuple[Target, str, str], DenialCount] = {}
+        self._other = DenialCount(Target("", ""), OTHER, OTHER)
         self._forgotten: Counter[str] = Counter()
         self._is_full_said = False
 
@@ -43,7 +43,7 @@ class Denials:
         """Calls that the log is not told of, since there were too many targets and rules in one minute."""
         return self._other.count
 
-    def tally(self, target: Target, rule: str, reason: str) -> Tally:
+    def tally(self, target: Target, rule: str, reason: str) -> DenialCount:
         """The tally of a target and rule, for each reason one; made where there is none."""
         key = target, rule, reason
         found = self._tallies.get(key)
@@ -51,7 +51,7 @@ class Denials:
             if len(self._tallies) >= TALLIES_MAX:
                 self._say_full()
                 return self._other
-            found = self._tallies.setdefault(key, Tally(target, rule, reason))
+            found = self._tallies.setdefault(key, DenialCount(target, rule, reason))
         return found
 
     def _say_full(self) -> None:

@@ -17,7 +17,7 @@ from sickbay_projections import decide_entries
 from sickbay_projections.weighing import Entries, Wanted, alive, denying, leases_wanted, moments, stricter
 
 from ..view.entries import STALE_S, View
-from .denials import SAY_EVERY_S, Denials, Tally
+from .denials import SAY_EVERY_S, DenialCount, Denials
 from .overlay import Overlay
 
 _log = logging.getLogger("sickbay.gate")
@@ -48,7 +48,7 @@ class CachedDecision:
         self.end_ms = from_ms + round(decision.retry_in_s * 1000)
         self.is_local = decision.source == "local"
         self.is_shadowed = False
-        self.tally: Tally | None = None
+        self.tally: DenialCount | None = None
 
 
 class Inspection(NamedTuple):
@@ -310,7 +310,7 @@ class Gate:
         self.counts["denied"] -= 1
         self.refused.tally(self.target_of(target), decision.rule or "", decision.reason).count -= 1
 
-    def _say(self, tally: Tally, decision: Decision, now_s: float) -> None:
+    def _say(self, tally: DenialCount, decision: Decision, now_s: float) -> None:
         count, tally.said = tally.count - tally.said, tally.count
         tally.say_at_s = now_s + SAY_EVERY_S
         if self.on_denied is not None:
