@@ -92,7 +92,7 @@ _WORDS: Final = {
 _OUTCOME_FIELDS: Final = tuple(CallOutcome.__struct_fields__)
 
 
-class Rejected(msgspec.Struct, frozen=True):
+class ItemRejected(msgspec.Struct, frozen=True):
     """An item that was not taken, and why."""
 
     index: int
@@ -114,7 +114,7 @@ class Taken(msgspec.Struct, kw_only=True, omit_defaults=True):
     accepted: int
     """In the log for certain, those it had already included."""
     duplicates: int
-    rejected: list[Rejected]
+    rejected: list[ItemRejected]
     not_stored: list[ItemNotStored] = []
 
 
@@ -209,12 +209,12 @@ def _says(problem: Problem) -> str:
 async def take(sender: Sender, body: bytes, media_type: str, replica: str) -> Response[bytes]:
     """Store a body's items; answers when the log has them. Raises `Problem`."""
     events: list[_Event] = []
-    rejected: list[Rejected] = []
+    rejected: list[ItemRejected] = []
     for index, item in enumerate(read_items(body, media_type)):
         try:
             events.append(_Event(index, *read_item(item, replica)))
         except Problem as problem:
-            rejected.append(Rejected(index, problem.field or "body", _says(problem)))
+            rejected.append(ItemRejected(index, problem.field or "body", _says(problem)))
     try:
         answers = await sender.send([event.message for event in events]) if events else []
     except (NotConnected, Busy) as error:
@@ -222,7 +222,7 @@ async def take(sender: Sender, body: bytes, media_type: str, replica: str) -> Re
     return _response(events, answers, rejected)
 
 
-def _response(events: list[_Event], answers: list[SendResult], rejected: list[Rejected]) -> Response[bytes]:
+def _response(events: list[_Event], answers: list[SendResult], rejected: list[ItemRejected]) -> Response[bytes]:
     found = Taken(accepted=0, duplicates=0, rejected=rejected)
     not_stored: list[ItemNotStored] = []
     for event, answer in zip(events, answers, strict=True):
@@ -230,7 +230,7 @@ def _response(events: list[_Event], answers: list[SendResult], rejected: list[Re
             found.accepted += 1
             found.duplicates += answer.duplicate
         elif answer.is_refused:
-            rejected.append(Rejected(event.at, "body", f"the log refuses it: {answer.why}"))
+            rejected.append(ItemRejected(event.at, "body", f"the log refuses it: {answer.why}"))
         else:
             not_stored.append(ItemNotStored(event.at, event.id, answer.why))
     rejected.sort(key=lambda one: one.index)
