@@ -10,7 +10,7 @@ from sickbay_events.outcome import CallOutcome
 from ..state.limits import RuleLimits
 from ..state.model import Hold, Node, ScopeState
 from ..state.store import Store
-from .table import Row
+from .table import KindRow
 
 
 def http_status(status: int | None) -> int | None:
@@ -57,7 +57,7 @@ class Case:
     group: Group
     is_attempt: bool
     """False for a first content: it proves something and is counted nowhere."""
-    row: Row
+    row: KindRow
     """The table's row of `group`, which is that of `kind`."""
     seq: int
     now_ms: int

@@ -16,7 +16,7 @@ CredentialCell: TypeAlias = Literal["lifts", "strike", "given_back", "tells_noth
 BreakerCell: TypeAlias = Literal["closes", "begins_again", "given_back", "tells_nothing"]
 
 
-class Row(NamedTuple):
+class KindRow(NamedTuple):
     """One row: a group of outcomes, column by column. A fold reads its own columns and no others."""
 
     strikes: StrikesCell
@@ -35,8 +35,8 @@ class Row(NamedTuple):
     """As a trial of a hold for degraded output: `counts` only if it can be checked, else given back."""
 
 
-TABLE: Final[dict[Group, Row]] = {
-    "success": Row(
+TABLE: Final[dict[Group, KindRow]] = {
+    "success": KindRow(
         strikes="clears",
         quarantine="lifts",
         run="success",
@@ -46,7 +46,7 @@ TABLE: Final[dict[Group, Row]] = {
         sample="clean",
         degraded="counts",
     ),
-    "degraded": Row(
+    "degraded": KindRow(
         strikes="clears",
         quarantine="lifts",
         run="neither",
@@ -56,7 +56,7 @@ TABLE: Final[dict[Group, Row]] = {
         sample="bad",
         degraded="begins_again",
     ),
-    "throttle": Row(
+    "throttle": KindRow(
         strikes="none",
         quarantine="given_back",
         run="neither",
@@ -66,7 +66,7 @@ TABLE: Final[dict[Group, Row]] = {
         sample="none",
         degraded="given_back",
     ),
-    "rejection": Row(
+    "rejection": KindRow(
         strikes="strike",
         quarantine="strike",
         run="neither",
@@ -76,7 +76,7 @@ TABLE: Final[dict[Group, Row]] = {
         sample="none",
         degraded="given_back",
     ),
-    "fault": Row(
+    "fault": KindRow(
         strikes="none",
         quarantine="given_back",
         run="fault",
@@ -86,7 +86,7 @@ TABLE: Final[dict[Group, Row]] = {
         sample="none",
         degraded="given_back",
     ),
-    "auth": Row(
+    "auth": KindRow(
         strikes="none",
         quarantine="given_back",
         run="none",
@@ -96,7 +96,7 @@ TABLE: Final[dict[Group, Row]] = {
         sample="none",
         degraded="given_back",
     ),
-    "neutral": Row(
+    "neutral": KindRow(
         strikes="none",
         quarantine="tells_nothing",
         run="none",
