@@ -25,7 +25,7 @@ from sickbay_events.times import parse_rfc3339
 
 from ..rules.evidence import judged
 from ..state.limits import RuleLimits
-from .compared import SPELLS_SHOWN, ComparedCalls, ComparedHold, FirstDifference, Part, Result, Row
+from .compared import SPELLS_SHOWN, ComparedCalls, ComparedHold, ComparedScope, FirstDifference, Part, Result
 from .counterfactual import Spell, World
 from .estimate import Nearby, Share, Unanswered, share
 from .traffic import Traffic
@@ -151,10 +151,10 @@ class Comparison:
             bucket_ms=self._traffic.bucket_ms,
         )  # fmt: skip
 
-    def _row(self, key: str) -> Row:
+    def _row(self, key: str) -> ComparedScope:
         scope = Scope.of_key(key)
         holds = self._holds(0, key), self._holds(1, key)
-        return Row(
+        return ComparedScope(
             scope=key,
             provider=scope.provider,
             model=scope.model,
@@ -256,11 +256,11 @@ def _add(total: Any, part: Any) -> None:
         setattr(total, name, getattr(total, name) + getattr(part, name))
 
 
-def _tells(row: Row) -> bool:
+def _tells(row: ComparedScope) -> bool:
     return any(part.holds or part.calls.all or part.also_refused or part.let_through.calls for part in row.parts)
 
 
-def _weight(row: Row) -> tuple[int, int, str]:
+def _weight(row: ComparedScope) -> tuple[int, int, str]:
     """Where the worlds differ most, first."""
     one, other = row.parts
     calls = abs(one.calls.dead - other.calls.dead) + abs(one.calls.good - other.calls.good)

@@ -71,7 +71,7 @@ class Part(msgspec.Struct, kw_only=True):
     """Calls that the recorded history refused and this world would have made: they have no outcome."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ComparedScope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A scope where at least one world held something or kept something back."""
 
     scope: str
@@ -113,5 +113,5 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Calls that the history itself says were refused."""
     parts: tuple[Part, Part]
     first_difference: FirstDifference | None
-    rows: list[Row]
+    rows: list[ComparedScope]
     bucket_ms: int

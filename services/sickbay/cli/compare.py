@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from nats.aio.client import Client
 
 from sickbay_events import rfc3339
-from sickbay_projections.replay.compared import FirstDifference, Part, Result, Row
+from sickbay_projections.replay.compared import ComparedScope, FirstDifference, Part, Result
 from sickbay_projections.replay.estimate import Unanswered
 
 from ..log.file import LogFile
@@ -183,7 +183,7 @@ def _difference(first: FirstDifference | None, one: Part, other: Part) -> list[s
     return [head, *says]
 
 
-def _row(row: Row) -> tuple[str, str, str, str, str]:
+def _row(row: ComparedScope) -> tuple[str, str, str, str, str]:
     one, other = row.parts
     return (
         row.provider,

@@ -10,7 +10,7 @@ from string import Template
 from typing import Final
 
 from sickbay_events import Scope, rfc3339
-from sickbay_projections.replay.compared import ComparedHold, Result, Row
+from sickbay_projections.replay.compared import ComparedHold, ComparedScope, Result
 
 TARGETS_MAX: Final = 100
 """Timelines on a page: those where the policies differ most."""
@@ -84,7 +84,7 @@ def _difference(result: Result) -> str:
 # -- one timeline ----------------------------------------------------------------------------------------
 
 
-def _target(row: Row, result: Result) -> str:
+def _target(row: ComparedScope, result: Result) -> str:
     name = f"{row.provider} / {row.model}" if row.model is not None else f"{row.provider} (the whole {_width(row)})"
     numbers = "".join(
         f'<span><span class="{side}">{escape(part.name)}</span>: {_count(part.holds, "hold")}, '
@@ -95,7 +95,7 @@ def _target(row: Row, result: Result) -> str:
     return f'<section class="card"><h3>{escape(name)}</h3><div class="numbers">{numbers}</div>{drawn}</section>'
 
 
-def _width(row: Row) -> str:
+def _width(row: ComparedScope) -> str:
     return Scope.of_key(row.scope).name
 
 
@@ -112,7 +112,7 @@ class _Scale:
         return round(LEFT + share * (WIDTH - 2 * LEFT), 2)
 
 
-def _svg(row: Row, result: Result) -> str:
+def _svg(row: ComparedScope, result: Result) -> str:
     scale = _Scale(result.from_ms, result.to_ms)
     top = CALLS_HEIGHT + 6 if row.traffic else 2
     wide = _wide_holds(row, result)
@@ -127,7 +127,7 @@ def _svg(row: Row, result: Result) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {bottom + 18}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
 
-def _wide_holds(row: Row, result: Result) -> tuple[list[ComparedHold], list[ComparedHold]]:
+def _wide_holds(row: ComparedScope, result: Result) -> tuple[list[ComparedHold], list[ComparedHold]]:
     """Holds of the host and the credential that a target lies under."""
     above: tuple[list[ComparedHold], list[ComparedHold]] = [], []
     for other in result.rows:
@@ -137,7 +137,7 @@ def _wide_holds(row: Row, result: Result) -> tuple[list[ComparedHold], list[Comp
     return above
 
 
-def _bars(row: Row, bucket_ms: int, scale: _Scale) -> Iterator[str]:
+def _bars(row: ComparedScope, bucket_ms: int, scale: _Scale) -> Iterator[str]:
     """Dead calls stand at the bottom, where the eye looks for them, then good ones, then the callers' own."""
     tallest = max((sum(counts) for _, *counts in row.traffic), default=0)
     for begin_ms, good, dead, neutral in row.traffic:
