@@ -225,7 +225,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return host, int(port)
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """One setting, for help and documentation."""
 
     field: str
@@ -236,17 +236,17 @@ class Row(NamedTuple):
     says: str
 
 
-def table() -> Iterator[Row]:
+def table() -> Iterator[SettingRow]:
     """Every setting, in order."""
     hints = get_type_hints(Settings, include_extras=True)
     for field in msgspec.structs.fields(Settings):
         meta = next(meta for meta in hints[field.name].__metadata__ if isinstance(meta, Meta) and meta.extra)
         extra = meta.extra or {}
         default = extra["default"] or str(field.default)
-        yield Row(field.name, PREFIX + field.name.upper(), default, extra["accepted"], meta.description or "")
+        yield SettingRow(field.name, PREFIX + field.name.upper(), default, extra["accepted"], meta.description or "")
 
 
-def _converted(row: Row, value: object) -> Any:
+def _converted(row: SettingRow, value: object) -> Any:
     hint = get_type_hints(Settings, include_extras=True)[row.field]
     raised = value.upper() if get_args(hint)[0] == LogLevel and isinstance(value, str) else value
     try:
