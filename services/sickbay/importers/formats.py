@@ -8,14 +8,14 @@ from typing import Any, Final, NamedTuple
 from . import access, litellm, loglines, otel
 from .calls import Call, RowRefused
 from .fields import Setup
-from .source import Row, lines, records, table
+from .source import SourceRow, lines, records, table
 
 
 class Format(NamedTuple):
     """How a file is read."""
 
     says: str
-    rows: Callable[[Any], Iterator[Row]]
+    rows: Callable[[Any], Iterator[SourceRow]]
     """Rows of an open file."""
     call: Callable[[Any, Setup], Call]
     """The call that one row tells of."""
@@ -25,20 +25,20 @@ def _mapped(row: Any, setup: Setup) -> Call:
     return setup.fields.call(row, setup)
 
 
-def _spans(stream: Any) -> Iterator[Row]:
+def _spans(stream: Any) -> Iterator[SourceRow]:
     return _each(records(stream))
 
 
-def _each(documents: Iterable[Row]) -> Iterator[Row]:
+def _each(documents: Iterable[SourceRow]) -> Iterator[SourceRow]:
     for document in documents:
         if document.why:
             yield document
             continue
         try:
             for span in otel.spans(document.value):
-                yield Row(document.number, span)
+                yield SourceRow(document.number, span)
         except RowRefused as refused:
-            yield Row(document.number, None, str(refused))
+            yield SourceRow(document.number, None, str(refused))
 
 
 FORMATS: Final[dict[str, Format]] = {

@@ -26,7 +26,7 @@ from .calls import Call, NotACall, RowRefused, event_of
 from .fields import Setup
 from .formats import FORMATS
 from .sorting import Sorter
-from .source import Row, opened
+from .source import SourceRow, opened
 
 SHOWN_MAX: Final = 5
 """Rejects that are kept to be shown; the file has them all."""
@@ -123,7 +123,7 @@ class _Import:
         """The ids' first part: made of every event so far, in the order of the rows."""
         return self._fingerprint.hexdigest()[:16]
 
-    def take(self, row: Row) -> tuple[int, str, bytes] | RowRejected | None:
+    def take(self, row: SourceRow) -> tuple[int, str, bytes] | RowRejected | None:
         """Time, subject and body of one row; None if it is no call."""
         done = self.done
         done.rows += 1
@@ -153,7 +153,7 @@ class _Import:
         if len(done.targets) < TARGETS_MAX:
             done.targets.add(f"{call.provider} {call.model}")
 
-    def _reject(self, row: Row, field: str, why: str) -> RowRejected:
+    def _reject(self, row: SourceRow, field: str, why: str) -> RowRejected:
         reject = RowRejected(row=row.number, field=field, why=why)
         self.done.rejected[field] += 1
         if len(self.done.shown) < SHOWN_MAX:
