@@ -12,7 +12,7 @@ from sickbay_events.names import token
 
 from ..state import buckets
 from ..state.limits import DAY_MS, HOUR_MS
-from ..state.model import Node, Notices, Seen
+from ..state.model import Node, Notices, Sightings
 from .case import Case
 from .samples import ENCODING
 
@@ -74,7 +74,7 @@ def _signature(case: Case, signature: str) -> None:
     if seen is None or not buckets.total(seen.counts, hour, DAY_HOURS):
         if seen is None and len(signatures) >= SIGNATURES_MAX:
             del signatures[min(signatures, key=lambda each: (signatures[each].counts[-2], each))]
-        seen = signatures[name] = Seen(counts=[hour, 0], novel=True)
+        seen = signatures[name] = Sightings(counts=[hour, 0], novel=True)
     buckets.add(seen.counts, hour, DAY_HOURS)
     in_day, in_hour = buckets.total(seen.counts, hour, DAY_HOURS), buckets.current(seen.counts, hour)
     is_due = in_day >= limits.novel_count if seen.novel else in_hour >= limits.familiar_count

@@ -145,7 +145,7 @@ class Bad(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     witnesses: Witnesses = msgspec.field(default_factory=Witnesses)
 
 
-class Seen(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+class Sightings(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """Sightings of one signature (SPEC 4.5). Hours are floor(log time / 1 h)."""
 
     counts: list[int]
@@ -158,7 +158,7 @@ class Seen(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 class Notices(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """What may be worth a person's look at a scope (SPEC 4.5)."""
 
-    signatures: dict[str, Seen] = {}
+    signatures: dict[str, Sightings] = {}
     """By the signature's token."""
     endpoints: dict[str, list[int]] = {}
     """Token of a model -> hour, wrong endpoints in it, 1 if that was warned of; only a host's."""
