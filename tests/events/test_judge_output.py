@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sickbay_events.classify import judge_output
-from sickbay_events.classify.output import Source, judge_text
+from sickbay_events.classify.output import DamageEvidence, judge_text
 from sickbay_events.kinds import KINDS
 
 CORRECT = {
@@ -272,7 +272,7 @@ def test_an_ascii_prompt_answered_in_another_script_is_ok_for_warnings_only() ->
 def test_any_text_gets_a_kind(
     text: str, finish: str | None, reasoning: str, raw: bytes | None, kind: str, tools: bool, ascii_: bool | None
 ) -> None:
-    source = Source(prompt_ascii=ascii_ is True, raw=raw, content_type=kind)
+    source = DamageEvidence(prompt_ascii=ascii_ is True, raw=raw, content_type=kind)
     verdict = judge_text(
         text, (finish or "").lower(), source, has_tool_calls=tools, reasoning=reasoning, refusal="", client_capped=None
     )
