@@ -28,7 +28,7 @@ from ..bus.view_names import MAIN, ViewNames
 from ..log.control import lost_control_events
 from ..log.folding import TO_THE_END, Bound, Folding
 from ..log.snapshots import StoredSnapshot, list_snapshots, load, unfit
-from .story import Standing
+from .story import BorrowedConnection
 
 REQUEST_S: Final = 5.0
 SETTLED_MS: Final = 48 * 3_600_000
@@ -160,7 +160,12 @@ async def fold_live(
     """
     fleet = folding.fleet
     reader = LogReader(
-        Standing(client), LOG, after_seq=fleet.seq, created_at=log.created_at, time_ns=base.time_ns, name="replay"
+        BorrowedConnection(client),
+        LOG,
+        after_seq=fleet.seq,
+        created_at=log.created_at,
+        time_ns=base.time_ns,
+        name="replay",
     )
     try:
         while fleet.seq < log.last_seq and not folding.is_over:

@@ -30,7 +30,7 @@ from ..bus.topology import LOG, OUTCOME_PREFIX
 from ..log.decode import Intake
 from ..router.overlay import bounded
 from .past import REQUEST_S, log_now
-from .story import Standing
+from .story import BorrowedConnection
 
 LOOK_BACK_MS: Final = 12 * 3_600_000
 """No overlay remembers longer: its longest hold is a spent allowance, 6 h."""
@@ -47,7 +47,7 @@ async def seen_by(client: Client, target: Target, replica: str, fleet: Fleet, at
     begin = await _seq_at(client, log, at_ms - LOOK_BACK_MS)
     filters = (f"{OUTCOME_PREFIX}{token(replica)}.>",)
     if fleet.seq >= begin:
-        reader = LogReader(Standing(client), LOG, after_seq=begin - 1, filters=filters, name="explain")
+        reader = LogReader(BorrowedConnection(client), LOG, after_seq=begin - 1, filters=filters, name="explain")
         try:
             async for item in reader:
                 if isinstance(item, Chunk):

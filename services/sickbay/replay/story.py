@@ -57,7 +57,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     effect: str
 
 
-class Standing:
+class BorrowedConnection:
     """One client as a log reader's source, for who needs no connection that is kept for good."""
 
     def __init__(self, client: Client) -> None:
@@ -75,7 +75,9 @@ async def trace(client: Client, scope: Scope, last_seq: int | None = None) -> li
     story = _Story(scope)
     if at.last_seq < at.first_seq or at.last_seq == 0:
         return []
-    reader = LogReader(Standing(client), LOG, after_seq=at.first_seq - 1, filters=subjects(scope), name="explain")
+    reader = LogReader(
+        BorrowedConnection(client), LOG, after_seq=at.first_seq - 1, filters=subjects(scope), name="explain"
+    )
     intake = Intake()
     try:
         async for item in reader:

@@ -22,7 +22,7 @@ from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.reader import CaughtUp, Chunk, LogReader
 from sickbay.bus.topology import LOG
 from sickbay.control.acts import NotStored, publish_override
-from sickbay.replay.story import Standing
+from sickbay.replay.story import BorrowedConnection
 from sickbay_events import CallOutcome, Target
 
 from .running import Running, Topology
@@ -170,7 +170,7 @@ async def fleet(topology: Topology) -> AsyncIterator[Fleet]:
 async def in_log(client: Client) -> dict[str, list[int]]:
     """Sequences of every event in the log, by the id that its sender gave it."""
     found: dict[str, list[int]] = {}
-    reader = LogReader(Standing(client), LOG, after_seq=0, name="test")
+    reader = LogReader(BorrowedConnection(client), LOG, after_seq=0, name="test")
     try:
         async for item in reader:
             if isinstance(item, Chunk):

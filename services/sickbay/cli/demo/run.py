@@ -30,7 +30,7 @@ from ...bus.reader import CaughtUp, Chunk, LogReader
 from ...bus.topology import HELD_PREFIX, LOG, TRANSITIONS
 from ...log.file import LogFile
 from ...log.folding import replay
-from ...replay.story import Standing
+from ...replay.story import BorrowedConnection
 from ..base import SaysNo, console, print_json, rows, run, table
 from ..files import export_log
 from ..replay import hold_fact
@@ -211,7 +211,7 @@ async def live_holds(client: Client) -> list[dict[str, Any]]:
             break
         await asyncio.sleep(0.02)
     found: list[dict[str, Any]] = []
-    reader = LogReader(Standing(client), TRANSITIONS, after_seq=0, filters=(f"{HELD_PREFIX}>",), name="demo")
+    reader = LogReader(BorrowedConnection(client), TRANSITIONS, after_seq=0, filters=(f"{HELD_PREFIX}>",), name="demo")
     try:
         async for item in reader:
             if isinstance(item, Chunk):
