@@ -65,7 +65,7 @@ class Value(msgspec.Struct, frozen=True):
     limit_ms: int
 
 
-class Standing(NamedTuple):
+class CurrentLease(NamedTuple):
     """What stands under a key now: `value` None for a tombstone; `seq` 0 for nothing at all."""
 
     seq: int
@@ -135,7 +135,7 @@ class Leases:
 
     async def _take_one(self, name: LeaseName, value: Value, *, renew: bool) -> tuple[int, float]:
         """(sequence of the key, 0.0) if it is ours now, else (0, seconds for which another one may hold it)."""
-        standing = Standing(0)
+        standing = CurrentLease(0)
         if renew:
             standing = await self._standing(name)
         for _ in range(TRIES_MAX):
@@ -173,23 +173,23 @@ class Leases:
         """Put a tombstone on a key, which the next one who takes it expects, or which is gone after a second."""
         return await self._put(name, b"", TOMBSTONE_TTL, seq, {"KV-Operation": "DEL"})
 
-    async def _standing(self, name: LeaseName) -> Standing:
+    async def _standing(self, name: LeaseName) -> CurrentLease:
         """What stands under a key, by the word of the bucket's leader."""
         try:
             answer = await self._api.request(f"STREAM.MSG.GET.{TRIALS_STREAM}", {"last_by_subj": _subject(name)})
         except ApiError as error:
             if error.code == NO_MESSAGE_FOUND:
-                return Standing(0)
+                return CurrentLease(0)
             raise
         message = answer["message"]
         data = b64decode(message.get("data", ""))
         if not data:
-            return Standing(message["seq"])
+            return CurrentLease(message["seq"])
         try:
             value = msgspec.json.decode(data, type=Value)
         except (msgspec.DecodeError, UnicodeDecodeError):
             value = Value("", "", 0)  # somebody else's key: it stands until its time is over
-        return Standing(message["seq"], value, rfc3339_ns(message["time"]) // 1_000_000)
+        return CurrentLease(message["seq"], value, rfc3339_ns(message["time"]) // 1_000_000)
 
     async def _put(
         self, name: LeaseName, data: bytes, ttl: str, expected: int, more: dict[str, str] | None = None
