@@ -25,7 +25,7 @@ from sickbay.control.acts import publish_outcome
 from sickbay.log.decode import DecodedBatch
 from sickbay.log.file import LogFile, LogFileError
 from sickbay.log.folding import Bound, Folding, InspectAt, fold_file, replay
-from sickbay.replay.spool import Told
+from sickbay.replay.spool import DerivedSpool
 from sickbay.when import WhenRefused
 from sickbay_events import CallOutcome, TargetHeld, rfc3339
 from sickbay_projections import Fleet
@@ -224,7 +224,7 @@ def test_what_was_told_needs_no_memory(known: tuple[KnownLog, Path]) -> None:
     """Derived events come back in order from beside the memory, and only the newest stay in it."""
     _, file = known
     done = replay(LogFile(file))
-    with Told() as told:
+    with DerivedSpool() as told:
         told.take(done.derived)
         assert [fact["cause_seq"] for fact in told.facts()] == [event.cause_seq for event in done.derived]
         assert len(told.newest) < len(done.derived) and told.counts["held"] == 15

@@ -20,7 +20,7 @@ from ..log.file import LogFile
 from ..log.folding import TO_THE_END, Bound, Folding, InspectAt, fold_file
 from ..replay.past import Base, find_base, fold_live, log_now
 from ..replay.questions import Asks, read_asks
-from ..replay.spool import Told
+from ..replay.spool import DerivedSpool
 from .base import AsJson, DataFolder, NatsUrl, connected, console, error_console, rows, run, seconds, table
 from .compare import Asked, compare
 from .look import scope_cells
@@ -77,7 +77,7 @@ def replay_command(
     if at is not None and last is not None:
         raise ActRefused("--at, --to", f"{at}, {last}", "one of the two")
 
-    with Told() as told:
+    with DerivedSpool() as told:
 
         async def live() -> Replay:
             async with connected(nats, data) as client:
@@ -113,7 +113,7 @@ class Replay(NamedTuple):
 
     source: str
     folding: Folding
-    told: Told
+    told: DerivedSpool
     took_s: float
     notes: list[str]
     """What whoever looks at it must know: for stderr."""
@@ -124,7 +124,9 @@ class Replay(NamedTuple):
     begins: str = ""
 
 
-def replay_file(path: Path, wanted: Wanted, told: Told, *, at: bool = False, policy: Policy | None = None) -> Replay:
+def replay_file(
+    path: Path, wanted: Wanted, told: DerivedSpool, *, at: bool = False, policy: Policy | None = None
+) -> Replay:
     """Fold a file. Raises `LogFileError`, `OSError`."""
     file = LogFile(path)
     folding = _folding(Fleet(policy or Policy()), wanted, told)
@@ -143,7 +145,7 @@ def replay_file(path: Path, wanted: Wanted, told: Told, *, at: bool = False, pol
 
 
 async def replay_live(
-    client: Client, wanted: Wanted, told: Told, *, at: bool = False, policy: Policy | None = None
+    client: Client, wanted: Wanted, told: DerivedSpool, *, at: bool = False, policy: Policy | None = None
 ) -> Replay:
     """Fold the live log. Raises `OutOfReach`, `BusError`."""
     log = await log_now(client)
@@ -176,7 +178,7 @@ async def _base(client: Client, log: Any, wanted: Wanted, *, at: bool, policy: P
     return min(bases, key=lambda base: base.fleet.seq)
 
 
-def _folding(fleet: Fleet, wanted: Wanted, told: Told) -> Folding:
+def _folding(fleet: Fleet, wanted: Wanted, told: DerivedSpool) -> Folding:
     told.first_seq, told.first_ms = wanted.first.seq or 0, wanted.first.time_ms or 0
     looks: list[InspectAt] = wanted.asks.looks() if wanted.asks is not None else []
     return Folding(fleet, end=wanted.last, looks=looks, told=told.take)

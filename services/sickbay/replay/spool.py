@@ -18,7 +18,7 @@ SPOOL_BYTES: Final = 4 << 20
 NEWEST_MAX: Final = 200
 
 
-class Told(AbstractContextManager["Told"]):
+class DerivedSpool(AbstractContextManager["DerivedSpool"]):
     """Takes derived events in order. All of them come back from `facts`; `newest` keeps what a person looks at."""
 
     def __init__(self) -> None:
