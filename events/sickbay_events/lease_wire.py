@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from sickbay_events.outcome import DAY_MS
-from sickbay_events.policy import Trials as TrialsPolicy
+from sickbay_events.policy import TrialsPolicy
 
 SUBJECT: Final = "sickbay.v1.trial"
 NOT_CURRENT: Final = "425"

@@ -160,7 +160,7 @@ class RampPolicy(_Section, frozen=True, kw_only=True):
     replicas: Annotated[Count, Meta(description="smaller fleets have no ramp")] = 4
 
 
-class Trials(_Section, frozen=True, kw_only=True):
+class TrialsPolicy(_Section, frozen=True, kw_only=True):
     """Leased trials."""
 
     grace_s: Annotated[Seconds, Meta(description="a lease outlives its attempt's limit by this")] = 5.0
@@ -201,7 +201,7 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
     "witnesses": Witnesses,
     "evidence": EvidencePolicy,
     "ramp": RampPolicy,
-    "trials": Trials,
+    "trials": TrialsPolicy,
     "overlay": OverlayPolicy,
     "bounds": Bounds,
     "shadow": Shadow,
@@ -251,7 +251,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     witnesses: Witnesses = Witnesses()
     evidence: EvidencePolicy = EvidencePolicy()
     ramp: RampPolicy = RampPolicy()
-    trials: Trials = Trials()
+    trials: TrialsPolicy = TrialsPolicy()
     overlay: OverlayPolicy = OverlayPolicy()
     bounds: Bounds = Bounds()
     shadow: Shadow = Shadow()
