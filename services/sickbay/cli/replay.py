@@ -94,7 +94,7 @@ def replay_command(
         write_json(done) if as_json else show(done)
 
 
-class Wanted(NamedTuple):
+class ReplayRange(NamedTuple):
     """What of a log is wanted."""
 
     first: Bound
@@ -102,10 +102,10 @@ class Wanted(NamedTuple):
     asks: Asks | None
 
 
-async def _wanted(client: Client | None, first: str | None, last: str | None, asks: Path | None) -> Wanted:
+async def _wanted(client: Client | None, first: str | None, last: str | None, asks: Path | None) -> ReplayRange:
     places = [TO_THE_END if text is None else await place_of(client, text) for text in (first, last)]
     now = await place_of(client, "now") if asks is not None else TO_THE_END
-    return Wanted(places[0], places[1], None if asks is None else read_asks(asks, now_ms=now.time_ms or 0))
+    return ReplayRange(places[0], places[1], None if asks is None else read_asks(asks, now_ms=now.time_ms or 0))
 
 
 class Replay(NamedTuple):
@@ -125,7 +125,7 @@ class Replay(NamedTuple):
 
 
 def replay_file(
-    path: Path, wanted: Wanted, told: DerivedSpool, *, at: bool = False, policy: Policy | None = None
+    path: Path, wanted: ReplayRange, told: DerivedSpool, *, at: bool = False, policy: Policy | None = None
 ) -> Replay:
     """Fold a file. Raises `LogFileError`, `OSError`."""
     file = LogFile(path)
@@ -145,7 +145,7 @@ def replay_file(
 
 
 async def replay_live(
-    client: Client, wanted: Wanted, told: DerivedSpool, *, at: bool = False, policy: Policy | None = None
+    client: Client, wanted: ReplayRange, told: DerivedSpool, *, at: bool = False, policy: Policy | None = None
 ) -> Replay:
     """Fold the live log. Raises `OutOfReach`, `BusError`."""
     log = await log_now(client)
@@ -163,7 +163,7 @@ async def replay_live(
     return Replay(LIVE, folding, told, took_s, notes + _unread(folding), wanted.asks, at_ms, begins=base.begins)
 
 
-async def _base(client: Client, log: Any, wanted: Wanted, *, at: bool, policy: Policy | None) -> Base:
+async def _base(client: Client, log: Any, wanted: ReplayRange, *, at: bool, policy: Policy | None) -> Base:
     """What to begin from: as near as what is wanted lets, or from the log's beginning where all of it is."""
     if policy is not None:
         return Base(Fleet(policy), 0, "beginning" if log.first_seq <= 1 else "trimmed")
@@ -178,7 +178,7 @@ async def _base(client: Client, log: Any, wanted: Wanted, *, at: bool, policy: P
     return min(bases, key=lambda base: base.fleet.seq)
 
 
-def _folding(fleet: Fleet, wanted: Wanted, told: DerivedSpool) -> Folding:
+def _folding(fleet: Fleet, wanted: ReplayRange, told: DerivedSpool) -> Folding:
     told.first_seq, told.first_ms = wanted.first.seq or 0, wanted.first.time_ms or 0
     looks: list[InspectAt] = wanted.asks.looks() if wanted.asks is not None else []
     return Folding(fleet, end=wanted.last, looks=looks, told=told.take)
