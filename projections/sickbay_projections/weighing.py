@@ -19,7 +19,7 @@ Entries: TypeAlias = list[GateEntry | None]
 """Entries of host, credential and model, in that order."""
 
 
-class Wanted(NamedTuple):
+class LeaseNeeded(NamedTuple):
     """One lease that a trial needs."""
 
     scope: str
@@ -53,11 +53,11 @@ def moments(entries: Entries, now_ms: int, replica: str) -> Iterator[int]:
 
 def leases_wanted(
     keys: tuple[str, str, str], cluster: Entries, own: Entries, now_ms: int, *, is_stale: bool
-) -> list[Wanted]:
+) -> list[LeaseNeeded]:
     """The leases that a trial needs, widest scope first; empty if there is none to be had."""
     # The overlay knows of a hold some milliseconds before the cluster does; the cluster's is the one to try for.
     names = {(at, hold.rule) for at, entry in enumerate(cluster) if entry is not None for hold in entry.holds}
-    found: list[Wanted] = []
+    found: list[LeaseNeeded] = []
     for entries, is_local in ((cluster, False), (own, True)):
         for at, hold in _standing(entries):
             early = now_ms < hold.end_ms
@@ -68,7 +68,9 @@ def leases_wanted(
             is_young = not is_stale and now_ms < hold.began_ms + LOCAL_EARLY_AFTER_MS
             if early and is_local and is_young and (at, hold.rule) not in names:
                 return []
-            found.append(Wanted(keys[at], hold.rule, hold.began_seq, hold.end_ms, early, hold.trial_every_ms, is_local))
+            found.append(
+                LeaseNeeded(keys[at], hold.rule, hold.began_seq, hold.end_ms, early, hold.trial_every_ms, is_local)
+            )
     return sorted(found, key=lambda lease: (lease.scope.count("."), lease.is_local))
 
 

@@ -14,7 +14,7 @@ from sickbay_events import Decision, NameRefused, Target, TokenRefused
 from sickbay_events.names import at_machine
 from sickbay_events.view import HoldView
 from sickbay_projections import decide_entries
-from sickbay_projections.weighing import Entries, Wanted, alive, denying, leases_wanted, moments, stricter
+from sickbay_projections.weighing import Entries, LeaseNeeded, alive, denying, leases_wanted, moments, stricter
 
 from ..view.entries import STALE_S, View
 from .denials import SAY_EVERY_S, DenialCount, Denials
@@ -324,7 +324,7 @@ class Gate:
             self._answers.clear()
         return taken
 
-    def wanted(self, target: Target) -> list[Wanted]:
+    def wanted(self, target: Target) -> list[LeaseNeeded]:
         """The leases that a trial of this target needs now, widest scope first; empty if there is none to be had."""
         known = self._keys.get(target) or self._learn(target)
         if known is None:

@@ -12,7 +12,7 @@ import msgspec
 import nats.errors
 
 from sickbay_events.lease_wire import NOT_CURRENT, SUBJECT, LeaseName, TrialAnswer, TrialAsk
-from sickbay_projections.weighing import Wanted
+from sickbay_projections.weighing import LeaseNeeded
 
 from ..bus.link import Link
 
@@ -28,12 +28,12 @@ Key: TypeAlias = tuple[bool, str, str, int]
 """Whether the hold is of this replica's overlay, scope key, rule and the hold's name."""
 
 
-def key_of(lease: Wanted) -> Key:
+def key_of(lease: LeaseNeeded) -> Key:
     """What a lease is remembered by."""
     return lease.is_local, lease.scope, lease.rule, lease.began_seq
 
 
-def name_of(lease: Wanted) -> LeaseName:
+def name_of(lease: LeaseNeeded) -> LeaseName:
     """What a lease is asked for by."""
     return LeaseName(lease.scope, lease.rule, lease.began_seq)
 
@@ -78,7 +78,7 @@ class SelfGrants:
         self._spans: dict[Key, int] = {}
         """Number of the span in which the last was granted, or in which one was first wanted."""
 
-    def take(self, leases: list[Wanted], now_ms: int, span_ms: int) -> tuple[Wanted, float] | None:
+    def take(self, leases: list[LeaseNeeded], now_ms: int, span_ms: int) -> tuple[LeaseNeeded, float] | None:
         """None if all of them may be had now (they then are), else one that may not, and the seconds until it may."""
         if len(self._spans) >= REMEMBERED_MAX:
             self._spans.clear()

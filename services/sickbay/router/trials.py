@@ -24,7 +24,7 @@ from sickbay_events import KINDS, Decision, Target
 from sickbay_events.kinds import Kind
 from sickbay_events.lease_wire import Action, TrialAnswer, TrialAsk, ttl_s
 from sickbay_events.outcome import DAY_MS, Lease
-from sickbay_projections.weighing import Wanted
+from sickbay_projections.weighing import LeaseNeeded
 
 from ..bus.link import Link
 from ..view.entries import View
@@ -55,7 +55,7 @@ Clock: TypeAlias = Callable[[], float]
 class Wants(Protocol):
     """Who knows which leases a target's trial needs: a `Gate`."""
 
-    def wanted(self, target: Target) -> list[Wanted]:
+    def wanted(self, target: Target) -> list[LeaseNeeded]:
         """The leases, widest scope first."""
         ...
 
@@ -74,7 +74,7 @@ class Trial:
 
     __slots__ = ("began_s", "held", "is_over", "is_self_given", "leases", "limit_ms", "own", "target", "timer", "token")
 
-    def __init__(self, target: Target, held: list[Wanted], limit_ms: int, began_s: float) -> None:
+    def __init__(self, target: Target, held: list[LeaseNeeded], limit_ms: int, began_s: float) -> None:
         self.target, self.held, self.limit_ms, self.began_s = target, held, limit_ms, began_s
         self.leases = [Lease(lease.rule, lease.began_seq) for lease in held if not lease.is_local]
         self.own = [Lease(lease.rule, lease.began_seq) for lease in held if lease.is_local]
@@ -83,7 +83,7 @@ class Trial:
         self.timer: asyncio.TimerHandle | None = None
 
     @property
-    def proved(self) -> list[Wanted]:
+    def proved(self) -> list[LeaseNeeded]:
         """Leases that the first content of a stream ends: all but those of degraded output, which is judged whole."""
         return [lease for lease in self.held if lease.rule != "degraded"]
 
@@ -92,7 +92,7 @@ class Settling(msgspec.Struct):
     """Leases of a trial that is over and told something."""
 
     trial: Trial
-    held: list[Wanted]
+    held: list[LeaseNeeded]
     timer: asyncio.TimerHandle
     log_seq: int | None = None
 
@@ -188,7 +188,7 @@ class Trials:
                 self._running[key_of(lease)] = now_s + ttl_s(trial.limit_ms, self._view.policy.trials), trial
         return trial
 
-    async def _ask_for(self, trial: Trial) -> tuple[Wanted, float] | None:
+    async def _ask_for(self, trial: Trial) -> tuple[LeaseNeeded, float] | None:
         """None if the trial may be made, else whose lease is missing and for how long."""
         if not trial.leases or self._link is None:
             return None
@@ -213,7 +213,7 @@ class Trials:
         self._remember(self._taken, key_of(lease), self._monotonic() + min(answer.retry_in_s, TAKEN_S_MAX))
         return lease, answer.retry_in_s
 
-    def _grant_self(self, trial: Trial) -> tuple[Wanted, float] | None:
+    def _grant_self(self, trial: Trial) -> tuple[LeaseNeeded, float] | None:
         others = [lease for lease in trial.held if not lease.is_local]
         policy = self._view.policy.trials
         denied = self._self_grants.take(others, self._view.now_ms(), round(policy.self_grant_s * 1000))
@@ -222,11 +222,11 @@ class Trials:
             trial.is_self_given = True
         return denied
 
-    def _denied(self, trial: Trial, decision: Decision, lease: Wanted, left_s: float) -> Decision:
+    def _denied(self, trial: Trial, decision: Decision, lease: LeaseNeeded, left_s: float) -> Decision:
         self._end(trial, trial.held, give_back=False)
         return self._taken_by_another(decision, lease, left_s)
 
-    def _taken_by_another(self, decision: Decision, lease: Wanted, left_s: float) -> Decision:
+    def _taken_by_another(self, decision: Decision, lease: LeaseNeeded, left_s: float) -> Decision:
         if not decision.allowed:
             return decision  # before its end the hold itself says why, and how long
         return msgspec.structs.replace(
@@ -269,7 +269,7 @@ class Trials:
             trial.leases = []
             self._end(trial, held, give_back=False)
 
-    def _is_running(self, lease: Wanted, trial: Trial, now_s: float) -> bool:
+    def _is_running(self, lease: LeaseNeeded, trial: Trial, now_s: float) -> bool:
         running = self._running.get(key_of(lease))
         return running is not None and running[1] is trial and now_s < running[0]
 
@@ -306,7 +306,7 @@ class Trials:
             settling.log_seq = log_seq
             self._look()
 
-    def _settle(self, trial: Trial, held: list[Wanted], n: int) -> None:
+    def _settle(self, trial: Trial, held: list[LeaseNeeded], n: int) -> None:
         # What this replica's own overlay has folded it knows at once.
         alone = self._link is None or self.loop is None or trial.is_self_given
         self._end(trial, [lease for lease in held if lease.is_local or alone], give_back=False)
@@ -314,7 +314,7 @@ class Trials:
         if others:
             self._in_loop(self._begin_to_settle, trial, others, n)
 
-    def _begin_to_settle(self, trial: Trial, held: list[Wanted], n: int) -> None:
+    def _begin_to_settle(self, trial: Trial, held: list[LeaseNeeded], n: int) -> None:
         assert self.loop is not None
         timer = self.loop.call_later(SETTLE_S, self._settled, n)
         self._settling[n] = Settling(trial, held, timer)
@@ -332,7 +332,7 @@ class Trials:
             settling.timer.cancel()
             self._end(settling.trial, settling.held, give_back=True)
 
-    def _end(self, trial: Trial, held: list[Wanted], *, give_back: bool) -> None:
+    def _end(self, trial: Trial, held: list[LeaseNeeded], *, give_back: bool) -> None:
         """These leases are no longer held here."""
         with self._lock:
             for lease in held:
@@ -349,7 +349,7 @@ class Trials:
 
     # Helpers.
 
-    async def _ask(self, trial: Trial, action: Action, held: list[Wanted], limit_s: float) -> TrialAnswer | None:
+    async def _ask(self, trial: Trial, action: Action, held: list[LeaseNeeded], limit_s: float) -> TrialAnswer | None:
         """The services' answer; None if there is none, or one that says that nobody can say."""
         names = [name_of(lease) for lease in held if not lease.is_local]
         if self._link is None or not names:
