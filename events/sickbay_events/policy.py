@@ -132,7 +132,7 @@ class HealthPolicy(_Section, frozen=True, kw_only=True):
     readiness_failures: Annotated[Count, Meta(description="failed readiness checks in a row that are unhealthy")] = 3
 
 
-class Witnesses(_Section, frozen=True, kw_only=True):
+class WitnessesPolicy(_Section, frozen=True, kw_only=True):
     """How many replicas must have seen it."""
 
     good_answer_s: Annotated[Seconds, Meta(description="how long another replica's good answer speaks against")] = 600.0
@@ -198,7 +198,7 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
     "degraded": Degraded,
     "warnings": Warnings,
     "health": HealthPolicy,
-    "witnesses": Witnesses,
+    "witnesses": WitnessesPolicy,
     "evidence": EvidencePolicy,
     "ramp": RampPolicy,
     "trials": TrialsPolicy,
@@ -248,7 +248,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Degraded = Degraded()
     warnings: Warnings = Warnings()
     health: HealthPolicy = HealthPolicy()
-    witnesses: Witnesses = Witnesses()
+    witnesses: WitnessesPolicy = WitnessesPolicy()
     evidence: EvidencePolicy = EvidencePolicy()
     ramp: RampPolicy = RampPolicy()
     trials: TrialsPolicy = TrialsPolicy()
