@@ -32,7 +32,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pass
 
 
-class Rejections(_Section, frozen=True, kw_only=True):
+class RejectionsPolicy(_Section, frozen=True, kw_only=True):
     """Rejections that name the model -> quarantine."""
 
     threshold: Annotated[Count, Meta(description="distinct rejected attempts that quarantine a target")] = 2
@@ -191,7 +191,7 @@ class Shadow(_Section, frozen=True, kw_only=True):
 
 
 _SECTIONS: Final[dict[str, type[_Section]]] = {
-    "rejections": Rejections,
+    "rejections": RejectionsPolicy,
     "credential": Credential,
     "throttles": Throttles,
     "breaker": Breaker,
@@ -241,7 +241,7 @@ _ORDERED: Final = (
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Every number of the rules. `Policy()` has the defaults."""
 
-    rejections: Rejections = Rejections()
+    rejections: RejectionsPolicy = RejectionsPolicy()
     credential: Credential = Credential()
     throttles: Throttles = Throttles()
     breaker: Breaker = Breaker()
