@@ -45,7 +45,7 @@ class RejectionsPolicy(_Section, frozen=True, kw_only=True):
     ] = 60.0
 
 
-class Credential(_Section, frozen=True, kw_only=True):
+class CredentialPolicy(_Section, frozen=True, kw_only=True):
     """`auth` outcomes -> a hold of the credential."""
 
     threshold: Annotated[Count, Meta(description="refused attempts that hold a credential")] = 3
@@ -192,7 +192,7 @@ class Shadow(_Section, frozen=True, kw_only=True):
 
 _SECTIONS: Final[dict[str, type[_Section]]] = {
     "rejections": RejectionsPolicy,
-    "credential": Credential,
+    "credential": CredentialPolicy,
     "throttles": Throttles,
     "breaker": Breaker,
     "degraded": Degraded,
@@ -242,7 +242,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Every number of the rules. `Policy()` has the defaults."""
 
     rejections: RejectionsPolicy = RejectionsPolicy()
-    credential: Credential = Credential()
+    credential: CredentialPolicy = CredentialPolicy()
     throttles: Throttles = Throttles()
     breaker: Breaker = Breaker()
     degraded: Degraded = Degraded()
