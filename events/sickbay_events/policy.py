@@ -56,7 +56,7 @@ class CredentialPolicy(_Section, frozen=True, kw_only=True):
     cap_s: Annotated[Seconds, Meta(description="longest hold")] = 3600.0
 
 
-class Throttles(_Section, frozen=True, kw_only=True):
+class ThrottlesPolicy(_Section, frozen=True, kw_only=True):
     """`rate_limited` and `quota` -> throttle."""
 
     hint_s: Annotated[Seconds, Meta(description="wait when a rate limit gives no hint")] = 5.0
@@ -193,7 +193,7 @@ class Shadow(_Section, frozen=True, kw_only=True):
 _SECTIONS: Final[dict[str, type[_Section]]] = {
     "rejections": RejectionsPolicy,
     "credential": CredentialPolicy,
-    "throttles": Throttles,
+    "throttles": ThrottlesPolicy,
     "breaker": Breaker,
     "degraded": Degraded,
     "warnings": Warnings,
@@ -243,7 +243,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     rejections: RejectionsPolicy = RejectionsPolicy()
     credential: CredentialPolicy = CredentialPolicy()
-    throttles: Throttles = Throttles()
+    throttles: ThrottlesPolicy = ThrottlesPolicy()
     breaker: Breaker = Breaker()
     degraded: Degraded = Degraded()
     warnings: Warnings = Warnings()
