@@ -72,7 +72,7 @@ class ThrottlesPolicy(_Section, frozen=True, kw_only=True):
     quota_trial_every_s: Annotated[Seconds, Meta(description="the same for a spent allowance")] = 600.0
 
 
-class Breaker(_Section, frozen=True, kw_only=True):
+class BreakerPolicy(_Section, frozen=True, kw_only=True):
     """Faults -> breaker."""
 
     # The times of so many faults are kept for each target that fails.
@@ -194,7 +194,7 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
     "rejections": RejectionsPolicy,
     "credential": CredentialPolicy,
     "throttles": ThrottlesPolicy,
-    "breaker": Breaker,
+    "breaker": BreakerPolicy,
     "degraded": Degraded,
     "warnings": Warnings,
     "health": HealthPolicy,
@@ -244,7 +244,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     rejections: RejectionsPolicy = RejectionsPolicy()
     credential: CredentialPolicy = CredentialPolicy()
     throttles: ThrottlesPolicy = ThrottlesPolicy()
-    breaker: Breaker = Breaker()
+    breaker: BreakerPolicy = BreakerPolicy()
     degraded: Degraded = Degraded()
     warnings: Warnings = Warnings()
     health: HealthPolicy = HealthPolicy()

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from sickbay_events.derived import RULES
-from sickbay_events.policy import Breaker, Policy
+from sickbay_events.policy import BreakerPolicy, Policy
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -176,7 +176,7 @@ class RuleLimits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _breaker(breaker: Breaker) -> dict[str, Any]:
+def _breaker(breaker: BreakerPolicy) -> dict[str, Any]:
     return {
         "impatience_ms": _ms(breaker.impatience_s),
         "run_faults": breaker.consecutive,
