@@ -98,7 +98,7 @@ class BreakerPolicy(_Section, frozen=True, kw_only=True):
     slow_percent: Annotated[Percent, Meta(description="share of slow calls that opens")] = 80
 
 
-class Degraded(_Section, frozen=True, kw_only=True):
+class DegradedPolicy(_Section, frozen=True, kw_only=True):
     """Empty, malformed and mangled answers -> degraded."""
 
     bucket_s: Annotated[Seconds, Meta(description="size of one of the window's 30 buckets")] = 60.0
@@ -195,7 +195,7 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
     "credential": CredentialPolicy,
     "throttles": ThrottlesPolicy,
     "breaker": BreakerPolicy,
-    "degraded": Degraded,
+    "degraded": DegradedPolicy,
     "warnings": Warnings,
     "health": HealthPolicy,
     "witnesses": WitnessesPolicy,
@@ -245,7 +245,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     credential: CredentialPolicy = CredentialPolicy()
     throttles: ThrottlesPolicy = ThrottlesPolicy()
     breaker: BreakerPolicy = BreakerPolicy()
-    degraded: Degraded = Degraded()
+    degraded: DegradedPolicy = DegradedPolicy()
     warnings: Warnings = Warnings()
     health: HealthPolicy = HealthPolicy()
     witnesses: WitnessesPolicy = WitnessesPolicy()
