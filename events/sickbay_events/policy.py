@@ -114,7 +114,7 @@ class DegradedPolicy(_Section, frozen=True, kw_only=True):
     host_bad: Annotated[Count, Meta(description="damaged answers each of those models needs")] = 3
 
 
-class Warnings(_Section, frozen=True, kw_only=True):
+class WarningsPolicy(_Section, frozen=True, kw_only=True):
     """What is worth a person's look and gates nothing."""
 
     novel_count: Annotated[Count, Meta(description="sightings in 24 h at which a novel signature warns")] = 2
@@ -196,7 +196,7 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
     "throttles": ThrottlesPolicy,
     "breaker": BreakerPolicy,
     "degraded": DegradedPolicy,
-    "warnings": Warnings,
+    "warnings": WarningsPolicy,
     "health": HealthPolicy,
     "witnesses": WitnessesPolicy,
     "evidence": EvidencePolicy,
@@ -246,7 +246,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     throttles: ThrottlesPolicy = ThrottlesPolicy()
     breaker: BreakerPolicy = BreakerPolicy()
     degraded: DegradedPolicy = DegradedPolicy()
-    warnings: Warnings = Warnings()
+    warnings: WarningsPolicy = WarningsPolicy()
     health: HealthPolicy = HealthPolicy()
     witnesses: WitnessesPolicy = WitnessesPolicy()
     evidence: EvidencePolicy = EvidencePolicy()
