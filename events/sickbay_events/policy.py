@@ -175,7 +175,7 @@ class OverlayPolicy(_Section, frozen=True, kw_only=True):
     cap_s: Annotated[Seconds, Meta(description="the longest that grows to while it recurs")] = 600.0
 
 
-class Bounds(_Section, frozen=True, kw_only=True):
+class BoundsPolicy(_Section, frozen=True, kw_only=True):
     """Limits of the state."""
 
     idle_s: Annotated[Seconds, Meta(description="a target without events for this long leaves the state")] = 172_800.0
@@ -203,7 +203,7 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
     "ramp": RampPolicy,
     "trials": TrialsPolicy,
     "overlay": OverlayPolicy,
-    "bounds": Bounds,
+    "bounds": BoundsPolicy,
     "shadow": Shadow,
 }
 _PER_TARGET: Final = ("rejections", "credential", "throttles", "breaker", "degraded", "health", "shadow")
@@ -253,7 +253,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     ramp: RampPolicy = RampPolicy()
     trials: TrialsPolicy = TrialsPolicy()
     overlay: OverlayPolicy = OverlayPolicy()
-    bounds: Bounds = Bounds()
+    bounds: BoundsPolicy = BoundsPolicy()
     shadow: Shadow = Shadow()
     single_credential: tuple[str, ...] = ()
     """Hosts at which a provider named without `#alias` is one credential."""
