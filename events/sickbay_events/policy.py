@@ -183,7 +183,7 @@ class BoundsPolicy(_Section, frozen=True, kw_only=True):
     new_targets_per_hour: Annotated[Count, Meta(description="new targets that one replica may bring")] = 2_000
 
 
-class Shadow(_Section, frozen=True, kw_only=True):
+class ShadowPolicy(_Section, frozen=True, kw_only=True):
     """Fold, tell, but let pass."""
 
     all: Annotated[bool, Meta(description="no rule is enforced, but operators' acts are")] = False
@@ -204,7 +204,7 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
     "trials": TrialsPolicy,
     "overlay": OverlayPolicy,
     "bounds": BoundsPolicy,
-    "shadow": Shadow,
+    "shadow": ShadowPolicy,
 }
 _PER_TARGET: Final = ("rejections", "credential", "throttles", "breaker", "degraded", "health", "shadow")
 """Sections that a host or a model may override; the others are the fleet's."""
@@ -254,7 +254,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     trials: TrialsPolicy = TrialsPolicy()
     overlay: OverlayPolicy = OverlayPolicy()
     bounds: BoundsPolicy = BoundsPolicy()
-    shadow: Shadow = Shadow()
+    shadow: ShadowPolicy = ShadowPolicy()
     single_credential: tuple[str, ...] = ()
     """Hosts at which a provider named without `#alias` is one credential."""
     host: dict[str, dict[str, dict[str, Any]]] = {}
@@ -383,7 +383,7 @@ def _values(path: str, section: type[_Section], table: Mapping[str, Any]) -> Ite
         if key not in hints:
             raise _unknown(f"{path}.{key}", key, tuple(hints))
         yield key, _converted(f"{path}.{key}", value, hints[key], _accepted(hints[key]))
-        if section is Shadow and key == "rules":
+        if section is ShadowPolicy and key == "rules":
             for rule in value:
                 if rule not in RULES:
                     raise PolicyRefused(f"{path}.{key}", rule, f"one of {', '.join(RULES)}")
