@@ -17,7 +17,7 @@ from .attempt import Attempt, AttemptHost
 from .chain import NO_FALLBACK, CallOptions, CallResult, ChainLimits
 from .chain_check import Resorts
 from .errors import Held
-from .failover import Course, Forcing, Pause, Try, cut_off, out_of_time
+from .failover import Failover, Forcing, Pause, Try, cut_off, out_of_time
 from .gate import Gate
 from .logs import CallLog
 from .waiters import Alarm, Releases
@@ -58,9 +58,9 @@ class Calls:
         self._forcing = Forcing(monotonic)
         ward.gate.on_touched = self.releases.changed
 
-    def course(self, targets: Sequence[Target], limits: ChainLimits) -> Course:
+    def course(self, targets: Sequence[Target], limits: ChainLimits) -> Failover:
         """The way of one call along its chain."""
-        found = Course(self.ward.gate, targets, limits, forcing=self._forcing, monotonic=self._monotonic)
+        found = Failover(self.ward.gate, targets, limits, forcing=self._forcing, monotonic=self._monotonic)
         self.resorts.used(found.targets, limits.route)
         return found
 
@@ -78,7 +78,7 @@ class Calls:
         """One call; see `Sickbay.call`."""
         if (at_hand := options.get("at_hand")) is not None:
             return CallResult(value=at_hand, reason="at_hand")
-        course: Course | None = None
+        course: Failover | None = None
         try:
             course = self.course(targets, ChainLimits(**options))
             answer = await self._run(course, attempt_fn)
@@ -86,7 +86,9 @@ class Calls:
             return self.failed(course, error, fallback, options)
         return answer if answer is not None else self.end(course, fallback)
 
-    async def _run(self, course: Course, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]) -> CallResult[T] | None:
+    async def _run(
+        self, course: Failover, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]
+    ) -> CallResult[T] | None:
         alarm = Alarm()
         waits = course.limits.wait_s > 0
         with self.releases.waiting(self.named(course.targets), alarm.ring) if waits else nullcontext():
@@ -103,7 +105,7 @@ class Calls:
                     return course.answer(value)
         return None
 
-    async def _attempt(self, course: Course, step: Try, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]) -> Any:
+    async def _attempt(self, course: Failover, step: Try, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]) -> Any:
         """Make the attempt of a step and tell the course; its value, if it gave one."""
         attempt = course.attempt(self.ward, step)
         failure: BaseException | None = None
@@ -126,7 +128,7 @@ class Calls:
 
     # How a call ends without an answer.
 
-    def end(self, course: Course, fallback: Any) -> Any:
+    def end(self, course: Failover, fallback: Any) -> Any:
         """The fallback, or an exception that lists what was tried."""
         if fallback is NO_FALLBACK:
             if course.reason == "truncated" and course.error is not None:
@@ -146,7 +148,7 @@ class Calls:
         self.degraded(name, course.reason, str(course.exhausted()))
         return answer
 
-    def failed(self, course: Course | None, error: Exception, fallback: Any, options: CallOptions) -> CallResult[Any]:
+    def failed(self, course: Failover | None, error: Exception, fallback: Any, options: CallOptions) -> CallResult[Any]:
         """The call itself was wrong: optional work takes its fallback all the same."""
         if fallback is NO_FALLBACK:
             raise error

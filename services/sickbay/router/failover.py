@@ -1,6 +1,6 @@
 """One call's way along its chain: whom to try next, for how long, and what came of it (SPEC 5.4).
 
-A `Course` decides; it neither waits nor calls. `calls` drives it in the event loop, `sync_calls` in threads.
+A `Failover` decides; it neither waits nor calls. `calls` drives it in the event loop, `sync_calls` in threads.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def share_s(rest_s: float, attempt_s: float, candidates: int) -> float:
     return min(attempt_s, rest_s / candidates)
 
 
-class Course:
+class Failover:
     """One call's way along its chain. `next` says what to do until it says None; then `reason` says why there is no
     answer, or `is_answered` that there is one."""
 

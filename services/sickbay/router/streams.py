@@ -17,7 +17,7 @@ from .attempt import Attempt
 from .calls import Abandoned, Calls, WrongFunction, end
 from .chain import NO_FALLBACK, CallOptions, CallResult, ChainLimits
 from .errors import Held, Tried
-from .failover import Course, Pause, Try, cut_off, no_content, out_of_time
+from .failover import Failover, Pause, Try, cut_off, no_content, out_of_time
 from .waiters import Alarm
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class StreamingAnswer(Streamed, Generic[T]):
         super().__init__()
         self._calls, self._targets, self._stream_fn = calls, targets, stream_fn
         self._fallback, self._is_content, self._options = fallback, is_content, options
-        self._course: Course | None = None
+        self._course: Failover | None = None
         self._kept: deque[T] = deque()
         self._run: _Run | None = None
         self._is_begun = False
@@ -186,7 +186,7 @@ class StreamingAnswer(Streamed, Generic[T]):
             self._kept.append(answer.value)
         self.answer = msgspec.structs.replace(answer, value=None)
 
-    async def _go(self, course: Course) -> None:
+    async def _go(self, course: Failover) -> None:
         alarm = Alarm()
         with self._calls.releases.waiting(self._calls.named(course.targets), alarm.ring):
             while (step := course.next()) is not None:
@@ -198,7 +198,7 @@ class StreamingAnswer(Streamed, Generic[T]):
                 finally:
                     course.left(step)
 
-    async def _attempt(self, course: Course, step: Try) -> None:
+    async def _attempt(self, course: Failover, step: Try) -> None:
         attempt = course.attempt(self._calls.ward, step)
         try:
             await attempt.__aenter__()
@@ -238,7 +238,7 @@ class StreamingAnswer(Streamed, Generic[T]):
             await run.stop()
             return None
 
-    def _ended(self, course: Course, run: _Run, piece: Piece | None, step: Try) -> None:
+    def _ended(self, course: Failover, run: _Run, piece: Piece | None, step: Try) -> None:
         """It ended, broke or took too long before its first content."""
         error: BaseException | None = None
         if piece is None:

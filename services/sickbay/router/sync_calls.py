@@ -23,7 +23,7 @@ from .attempt import Attempt
 from .calls import Calls, WrongFunction
 from .chain import NO_FALLBACK, CallOptions, CallResult, ChainLimits
 from .errors import Held
-from .failover import Course, Pause, Try, cut_off, no_content
+from .failover import Failover, Pause, Try, cut_off, no_content
 from .streams import KEPT_MAX, Streamed
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def call(
     """One call; see `SyncSickbay.call`."""
     if (at_hand := options.get("at_hand")) is not None:
         return CallResult(value=at_hand, reason="at_hand")
-    course: Course | None = None
+    course: Failover | None = None
     try:
         course = calls.course(targets, ChainLimits(**options))
         for step in steps(calls, course):
@@ -53,7 +53,7 @@ def call(
     return answer
 
 
-def steps(calls: Calls, course: Course) -> Iterator[Try]:
+def steps(calls: Calls, course: Failover) -> Iterator[Try]:
     """The attempts to be made, one after the other, with the waiting in between."""
     woken = threading.Event()
     waits = course.limits.wait_s > 0
@@ -69,7 +69,7 @@ def steps(calls: Calls, course: Course) -> Iterator[Try]:
                 course.left(step)
 
 
-def _attempt(calls: Calls, course: Course, step: Try, attempt_fn: Callable[[Target, Attempt], T]) -> Any:
+def _attempt(calls: Calls, course: Failover, step: Try, attempt_fn: Callable[[Target, Attempt], T]) -> Any:
     attempt = course.attempt(calls.ward, step)
     failure: Exception | None = None
     value: T | None = None
@@ -118,7 +118,7 @@ class SyncStreamingAnswer(Streamed, Generic[T]):
         super().__init__()
         self._calls, self._targets, self._stream_fn = calls, targets, stream_fn
         self._fallback, self._is_content, self._options = fallback, is_content, options
-        self._course: Course | None = None
+        self._course: Failover | None = None
         self._kept: deque[T] = deque()
         self._chunks: Iterator[T] | None = None
         self._attempt: Attempt | None = None
@@ -199,7 +199,7 @@ class SyncStreamingAnswer(Streamed, Generic[T]):
             self._kept.append(answer.value)
         self.answer = msgspec.structs.replace(answer, value=None)
 
-    def _try(self, course: Course, step: Try) -> None:
+    def _try(self, course: Failover, step: Try) -> None:
         attempt = course.attempt(self._calls.ward, step)
         try:
             attempt.__enter__()
