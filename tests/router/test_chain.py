@@ -12,7 +12,7 @@ import pytest
 
 import sickbay.router.calls
 from sickbay import Attempt, CallOutcome, CallResult, Exhausted, Held, Target
-from sickbay.router.failover import Forcing, share_s
+from sickbay.router.failover import ForcedCallLimiter, share_s
 from sickbay.testing import Standalone, standalone
 from virtual_loop import virtual
 
@@ -551,7 +551,7 @@ async def test_one_forced_call_at_a_time() -> None:
 
 def test_one_forced_call_in_five_seconds() -> None:
     now_s = 100.0
-    forcing = Forcing(lambda: now_s)
+    forcing = ForcedCallLimiter(lambda: now_s)
     assert forcing.take()
     now_s = 120.0
     assert not forcing.take(), "one at a time"

@@ -17,7 +17,7 @@ from .attempt import Attempt, AttemptHost
 from .chain import NO_FALLBACK, CallOptions, CallResult, ChainLimits
 from .chain_check import Resorts
 from .errors import Held
-from .failover import Failover, Forcing, Pause, Try, cut_off, out_of_time
+from .failover import Failover, ForcedCallLimiter, Pause, Try, cut_off, out_of_time
 from .gate import Gate
 from .logs import CallLog
 from .waiters import Alarm, Releases
@@ -55,7 +55,7 @@ class Calls:
         self.releases = Releases()
         self.ward, self.resorts = ward, resorts
         self._log, self._monotonic = log, monotonic
-        self._forcing = Forcing(monotonic)
+        self._forcing = ForcedCallLimiter(monotonic)
         ward.gate.on_touched = self.releases.changed
 
     def course(self, targets: Sequence[Target], limits: ChainLimits) -> Failover:

@@ -35,7 +35,7 @@ LEAST_BAD: Final = ("ramp", "trial_taken", "degraded", "breaker", "throttle", "c
 NEVER_FORCED: Final = ("quarantine", "operator")
 
 
-class Forcing:
+class ForcedCallLimiter:
     """A replica's forced calls: one at a time, and one in 5 s. From any thread."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -102,7 +102,7 @@ class Failover:
         targets: Sequence[Target],
         limits: ChainLimits,
         *,
-        forcing: Forcing,
+        forcing: ForcedCallLimiter,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.targets, self.limits = tuple(targets), limits
