@@ -15,7 +15,7 @@ from sickbay_events import Target
 
 from .attempt import Attempt, AttemptHost
 from .chain import NO_FALLBACK, CallOptions, CallResult, ChainLimits
-from .chain_check import Resorts
+from .chain_check import ChainCheck
 from .errors import Held
 from .failover import Failover, ForcedCallLimiter, Pause, Try, cut_off, out_of_time
 from .gate import Gate
@@ -49,7 +49,7 @@ class Calls:
     """
 
     def __init__(
-        self, ward: CallHost, log: CallLog, resorts: Resorts, *, monotonic: Callable[[], float] = time.monotonic
+        self, ward: CallHost, log: CallLog, resorts: ChainCheck, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self.degradations: Counter[tuple[str, str]] = Counter()
         self.releases = Releases()

@@ -29,7 +29,7 @@ ANSWERED_MAX: Final = 10_000
 Chain: TypeAlias = tuple[str, tuple[Target, ...]]
 
 
-class Resorts:
+class ChainCheck:
     """The chains of one process. `used` may be called from any thread; it never waits and never raises."""
 
     def __init__(

@@ -29,7 +29,7 @@ from ..view.mirror import Mirror
 from .attempt import Attempt
 from .calls import Calls
 from .chain import NO_FALLBACK, CallOptions, CallResult, Usable
-from .chain_check import Resorts
+from .chain_check import ChainCheck
 from .errors import Held
 from .gate import Gate
 from .logs import CallLog, HoldLog, silence
@@ -96,7 +96,7 @@ class Sickbay:
         mirror.listen(changed=holds.changed, loaded=holds.loaded)
         mirror.listen(changed=overlay.cluster_changed, policy=overlay.set_policy, passed=overlay.checkpoint)
         gate.on_denied = self._calls.skipped
-        self._resorts = Resorts(link, gate.target_of)
+        self._resorts = ChainCheck(link, gate.target_of)
         self.calls = Calls(self, self._calls, self._resorts)
         silence()
 
