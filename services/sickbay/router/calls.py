@@ -20,7 +20,7 @@ from .errors import Held
 from .failover import Failover, ForcedCallLimiter, Pause, Try, cut_off, out_of_time
 from .gate import Gate
 from .logs import CallLog
-from .waiters import Alarm, Releases
+from .waiters import Alarm, HoldWaiters
 
 _log = logging.getLogger("sickbay.calls")
 
@@ -52,7 +52,7 @@ class Calls:
         self, ward: CallHost, log: CallLog, resorts: ChainCheck, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self.degradations: Counter[tuple[str, str]] = Counter()
-        self.releases = Releases()
+        self.releases = HoldWaiters()
         self.ward, self.resorts = ward, resorts
         self._log, self._monotonic = log, monotonic
         self._forcing = ForcedCallLimiter(monotonic)

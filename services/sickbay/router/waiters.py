@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from sickbay_events import NameRefused, Target
 
 
-class Releases:
+class HoldWaiters:
     """Those who wait, by the scope keys of what they wait for. From any thread."""
 
     def __init__(self) -> None:
