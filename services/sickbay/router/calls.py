@@ -20,7 +20,7 @@ from .errors import Held
 from .failover import Failover, ForcedCallLimiter, Pause, Try, cut_off, out_of_time
 from .gate import Gate
 from .logs import CallLog
-from .waiters import Alarm, HoldWaiters
+from .waiters import HoldWaiters, Wakeup
 
 _log = logging.getLogger("sickbay.calls")
 
@@ -89,7 +89,7 @@ class Calls:
     async def _run(
         self, course: Failover, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]
     ) -> CallResult[T] | None:
-        alarm = Alarm()
+        alarm = Wakeup()
         waits = course.limits.wait_s > 0
         with self.releases.waiting(self.named(course.targets), alarm.ring) if waits else nullcontext():
             while (step := course.next()) is not None:

@@ -18,7 +18,7 @@ from .calls import Abandoned, Calls, WrongFunction, end
 from .chain import NO_FALLBACK, CallOptions, CallResult, ChainLimits
 from .errors import Held, Tried
 from .failover import Failover, Pause, Try, cut_off, no_content, out_of_time
-from .waiters import Alarm
+from .waiters import Wakeup
 
 T = TypeVar("T")
 
@@ -187,7 +187,7 @@ class StreamingAnswer(Streamed, Generic[T]):
         self.answer = msgspec.structs.replace(answer, value=None)
 
     async def _go(self, course: Failover) -> None:
-        alarm = Alarm()
+        alarm = Wakeup()
         with self._calls.releases.waiting(self._calls.named(course.targets), alarm.ring):
             while (step := course.next()) is not None:
                 if isinstance(step, Pause):

@@ -52,7 +52,7 @@ class HoldWaiters:
                 del self._waiting[me]
 
 
-class Alarm:
+class Wakeup:
     """An event of one event loop that any thread may ring."""
 
     def __init__(self) -> None:
