@@ -57,7 +57,7 @@ Say: TypeAlias = Callable[[int, str, str], None]
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Flight:
+class InFlight:
     """Sends what `backlog` holds over `link` and follows it until it is acknowledged.
 
     acked(entry, seq)       an event is in the log at this sequence

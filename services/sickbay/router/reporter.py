@@ -26,7 +26,7 @@ import msgspec
 from sickbay_events import NameRefused, Target, token
 
 from ..bus.link import Link
-from .in_flight import Flight
+from .in_flight import InFlight
 from .outbox import Backlog, NotReportable, QueuedEvent, Reportable, by_label, fit, label
 
 _log = logging.getLogger("sickbay.reporter")
@@ -114,7 +114,7 @@ class Reporter:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self._woken = False
-        self._flight = Flight(
+        self._flight = InFlight(
             link,
             self._take,
             boot=self.boot,
