@@ -19,7 +19,7 @@ from ..control.acts import ActRefused
 from ..log.file import LogFile
 from ..log.folding import TO_THE_END, Bound, Folding, InspectAt, fold_file
 from ..replay.past import Base, find_base, fold_live, log_now
-from ..replay.questions import Asks, read_asks
+from ..replay.questions import ReplayQuestions, read_asks
 from ..replay.spool import DerivedSpool
 from .base import AsJson, DataFolder, NatsUrl, connected, console, error_console, rows, run, seconds, table
 from .compare import Asked, compare
@@ -99,7 +99,7 @@ class ReplayRange(NamedTuple):
 
     first: Bound
     last: Bound
-    asks: Asks | None
+    asks: ReplayQuestions | None
 
 
 async def _wanted(client: Client | None, first: str | None, last: str | None, asks: Path | None) -> ReplayRange:
@@ -117,7 +117,7 @@ class Replay(NamedTuple):
     took_s: float
     notes: list[str]
     """What whoever looks at it must know: for stderr."""
-    asks: Asks | None
+    asks: ReplayQuestions | None
     at_ms: int | None
     """Log time of the state that is to be shown; None: none is."""
     cut: str | None = None
@@ -248,7 +248,7 @@ def _word(event: DerivedEvent) -> str:
     return event.rule
 
 
-def _answer_cells(asks: Asks) -> Iterator[tuple[object, ...]]:
+def _answer_cells(asks: ReplayQuestions) -> Iterator[tuple[object, ...]]:
     for found in asks.answers:
         left = seconds(found["retry_in_s"]) if not found["allowed"] else ""
         answer = ("yes" if found["allowed"] else "no") + f", {found['reason']}" + (", trial" if found["trial"] else "")

@@ -39,7 +39,7 @@ class ReplayQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     replica: str = ""
 
 
-class Asks:
+class ReplayQuestions:
     """Questions, and their answers once a fold has passed them."""
 
     def __init__(self, asks: list[tuple[ReplayQuestion, int]]) -> None:
@@ -72,7 +72,7 @@ class Asks:
         return see
 
 
-def read_asks(path: Path, *, now_ms: int) -> Asks:
+def read_asks(path: Path, *, now_ms: int) -> ReplayQuestions:
     """Read a file of questions; blank lines are none. Raises `AsksRefused`, `OSError`."""
     found: list[tuple[ReplayQuestion, int]] = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
@@ -83,4 +83,4 @@ def read_asks(path: Path, *, now_ms: int) -> Asks:
             found.append((ask, when_ms(ask.at, now_ms=now_ms)))
         except (msgspec.DecodeError, UnicodeDecodeError, WhenRefused) as error:
             raise AsksRefused(path, number, str(error)) from error
-    return Asks(found)
+    return ReplayQuestions(found)
