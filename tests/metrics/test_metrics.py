@@ -25,7 +25,7 @@ from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.log.decode import DecodedBatch
 from sickbay.metrics.table import OTHER, PROVIDERS_MAX, TARGETS_MAX
-from sickbay.projector.meters import Meters
+from sickbay.projector.meters import Counters
 from sickbay.service.app import Services, make_app, services_of
 from sickbay.service.fleet_samples import AT_ONCE, FleetScan, fleet_samples
 from sickbay_events import CallOutcome, Kind, Override, Scope, outcome_subject, rfc3339
@@ -240,7 +240,7 @@ def test_a_denial_that_is_taken_back_makes_no_counter_go_down() -> None:
 
 def test_repeats_are_counted_once_and_the_past_not_at_all() -> None:
     """Outcomes are counted by what the fold took, from the moment the projector was up with the log."""
-    meters, fleet = Meters(), Fleet()
+    meters, fleet = Counters(), Fleet()
 
     def take(*events: tuple[Kind, int]) -> None:
         first = fleet.seq + 1

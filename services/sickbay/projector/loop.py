@@ -41,7 +41,7 @@ from .documents import Documents
 from .follow import ViewFeed
 from .health import Phase, ProjectorHealth, health_of
 from .keeper import Keeper
-from .meters import Meters
+from .meters import Counters
 from .transitions import Transitions, Untold, read_end
 from .writer import GateWriter
 
@@ -111,7 +111,7 @@ class Projector:
         self.last_error = ""
         self.folded = 0
         self.gaps = 0
-        self.meters = Meters()
+        self.meters = Counters()
         self.acks = Acks(link)
         names = view_names(view)
         self.view = ViewFeed(self._on_view, names)

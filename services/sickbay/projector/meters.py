@@ -11,7 +11,7 @@ from ..log.decode import DecodedBatch
 from ..metrics.sample import Histogram
 
 
-class Meters:
+class Counters:
     """Counts since the process was up with the log: what it read before that is a replay of what others counted."""
 
     def __init__(self) -> None:
