@@ -13,7 +13,7 @@ from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TopologyReport, check
 from ..bus.view_names import MAIN
 from ..log.snapshots import list_snapshots
-from ..projector.acts import WAIT_MAX_S, Acts
+from ..projector.acts import WAIT_MAX_S, ControlLag
 from ..when import seconds
 from .finding import REQUEST_S, Finding, Patient
 
@@ -90,7 +90,7 @@ async def hours(patient: Patient) -> list[Finding]:
 
 async def acts(patient: Patient) -> list[Finding]:
     """Whether what operators decided gets into the log, without which it is not in force."""
-    found = Acts()
+    found = ControlLag()
     await found.see(patient.client)
     if found.waiting_s < WAIT_MAX_S:
         return [Finding(what="acts", level="ok", found="the log has all of them")]

@@ -30,7 +30,7 @@ STEP_DOWN_EVERY_S: Final = 60.0
 _REQUEST_S: Final = 2.0
 
 
-class Acts:
+class ControlLag:
     """What the control stream has and the log has not. For the projector that writes, which is one.
 
     `waiting_s` says for how long the first such act has waited, by the server's clock; 0 while there is none.

@@ -22,7 +22,7 @@ from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CHECKPOINT_KEY, LOG, TRANSITIONS, ensure
 from ..bus.transient import TROUBLE
 from ..log import snapshots
-from .acts import Acts
+from .acts import ControlLag
 from .writer import CHECKPOINT_EVERY_S
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Keeper:
         self.snapshot_seq = 0
         self.live = False
         """Everything in the bucket was compared since the checkpoint was claimed."""
-        self.acts = Acts()
+        self.acts = ControlLag()
         self._p = projector
         self._snapshots = snapshots
         self._snapshot_s = time.monotonic()
