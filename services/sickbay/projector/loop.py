@@ -42,7 +42,7 @@ from .follow import ViewFeed
 from .health import Phase, ProjectorHealth, health_of
 from .keeper import Keeper
 from .meters import Counters
-from .transitions import Transitions, Untold, read_end
+from .transitions import NullTransitions, Transitions, read_end
 from .writer import GateWriter
 
 _log = logging.getLogger("sickbay.projector")
@@ -115,7 +115,7 @@ class Projector:
         self.acks = Acks(link)
         names = view_names(view)
         self.view = ViewFeed(self._on_view, names)
-        self.transitions = Untold(self.acks) if beside else Transitions(self.acks)
+        self.transitions = NullTransitions(self.acks) if beside else Transitions(self.acks)
         self.documents = Documents(self.acks, names)
         self.dead = DeadLetters(self.acks, enabled=dead_letters and not beside)
         self.keeper = Keeper(self, snapshots=snapshots)

@@ -161,7 +161,7 @@ class Transitions:
             self.published += 1
 
 
-class Untold(Transitions):
+class NullTransitions(Transitions):
     """The transitions of a projector beside the running one: what it concludes is told by nobody."""
 
     def add(self, events: Iterable[DerivedEvent]) -> None:
