@@ -33,7 +33,7 @@ from . import entries
 from .decide import decide_entries
 from .document import document
 from .rules import health, holds, notices, overrides, witnesses
-from .rules.case import Case
+from .rules.case import FoldContext
 from .rules.evidence import as_outcome, is_repeat
 from .rules.health import Health
 from .rules.outcomes import fold_all, good_health, take_back
@@ -69,7 +69,7 @@ class Fleet:
         poison. No part of the state."""
         self.store = Store(policy if policy is not None else Policy())
         self._routes: dict[str, tuple[Replica, Node]] = {}
-        self._case = Case()
+        self._case = FoldContext()
         self._case.store, self._case.overlay = self.store, overlay
 
     @property

@@ -12,7 +12,7 @@ from ..state import window
 from ..state.limits import RuleLimits
 from ..state.model import Faults, ScopeState
 from . import circuit, holds, ramp, spread, witnesses
-from .case import Case
+from .case import FoldContext
 from .circuit import RULE
 
 REPLICAS_MAX: Final = 16
@@ -37,7 +37,7 @@ class FaultCounts(NamedTuple):
         return sum(self.by.values())
 
 
-def fold(case: Case) -> None:
+def fold(case: FoldContext) -> None:
     """Fold one outcome of a target: `state.window`, `state.faults`, and the holds `breaker` of its scopes."""
     state, limits = case.state, case.limits
     if case.queued_ms > max(limits.run_ms, limits.window_ms):
@@ -57,7 +57,7 @@ def fold(case: Case) -> None:
         spread.told_nothing(case)
 
 
-def take_back(case: Case) -> None:
+def take_back(case: FoldContext) -> None:
     """What a success does to faults that are remembered, where nothing is held: as `fold`, but for its count."""
     state, limits = case.state, case.limits
     faults = state.faults
@@ -83,7 +83,7 @@ def evidence(state: ScopeState, now_ms: int, limits: RuleLimits) -> FaultCounts:
 # -- what came through ---------------------------------------------------------------------------------
 
 
-def _answered(case: Case, state: ScopeState) -> None:
+def _answered(case: FoldContext, state: ScopeState) -> None:
     """What came through closes; a success is counted and ends the run as well."""
     spread.closed(case)
     hold = circuit.hold_of(case.node)
@@ -101,7 +101,7 @@ def _answered(case: Case, state: ScopeState) -> None:
             _slow(case, state, bucket)
 
 
-def _no_run(case: Case, state: ScopeState) -> None:
+def _no_run(case: FoldContext, state: ScopeState) -> None:
     """A success ends the run, and takes its replica's own word back."""
     faults = state.faults
     if faults is None or (not faults.run_ms and witnesses.is_empty(faults.witnesses)):
@@ -115,7 +115,7 @@ def _no_run(case: Case, state: ScopeState) -> None:
         state.faults = None
 
 
-def _slow(case: Case, state: ScopeState, bucket: int) -> None:
+def _slow(case: FoldContext, state: ScopeState, bucket: int) -> None:
     """A share of slow calls opens as a share of faults does. Other replicas' answers speak against one's word."""
     limits = case.limits
     faults = state.faults = state.faults or Faults()
@@ -133,7 +133,7 @@ def _slow(case: Case, state: ScopeState, bucket: int) -> None:
 # -- faults --------------------------------------------------------------------------------------------
 
 
-def _fault(case: Case, state: ScopeState) -> None:
+def _fault(case: FoldContext, state: ScopeState) -> None:
     hold = circuit.hold_of(case.node)
     if hold is not None and case.now_ms < hold.end_ms:
         hold.later += 1
@@ -148,7 +148,7 @@ def _fault(case: Case, state: ScopeState) -> None:
         spread.opened(case)
 
 
-def _count(case: Case, state: ScopeState) -> None:
+def _count(case: FoldContext, state: ScopeState) -> None:
     """A fault that is no trial's: into the run if it is fresh, into the window unless it waited too long."""
     limits, bucket = case.limits, case.now_ms // case.limits.bucket_ms
     in_run, in_window = case.queued_ms <= limits.fresh_ms, case.queued_ms <= limits.window_ms
@@ -173,7 +173,7 @@ def _count(case: Case, state: ScopeState) -> None:
     _weigh(case, state, faults)
 
 
-def _weigh(case: Case, state: ScopeState, faults: Faults) -> None:
+def _weigh(case: FoldContext, state: ScopeState, faults: Faults) -> None:
     """Open if a threshold is reached and it is not one replica's word against others (SPEC 4, Two witnesses)."""
     limits, seen = case.limits, faults.witnesses
     confirms = witnesses.is_second(seen, case.replica)
@@ -200,7 +200,7 @@ def _weigh(case: Case, state: ScopeState, faults: Faults) -> None:
         _hold_alone(case, faults, alone, _suspect(case, state, found), numbers)
 
 
-def _words(case: Case, state: ScopeState, found: FaultCounts, faults: Faults) -> list[str]:
+def _words(case: FoldContext, state: ScopeState, found: FaultCounts, faults: Faults) -> list[str]:
     """For each threshold that is reached, the replica whose word alone it is or `SEVERAL`."""
     limits, words = case.limits, []
     # Of a busy target five faults in a row are no news: there only shares open.
@@ -211,7 +211,7 @@ def _words(case: Case, state: ScopeState, found: FaultCounts, faults: Faults) ->
     return words
 
 
-def _suspect(case: Case, state: ScopeState, found: FaultCounts) -> str | None:
+def _suspect(case: FoldContext, state: ScopeState, found: FaultCounts) -> str | None:
     """The replica that has nearly all of the faults while the rest is under half the limit."""
     most = max(found.by, key=lambda name: (found.by[name], name), default=SEVERAL)
     if most == SEVERAL or case.overlay:
@@ -225,7 +225,7 @@ def _suspect(case: Case, state: ScopeState, found: FaultCounts) -> str | None:
     return most if is_under and own * 100 >= case.limits.suspect_percent * found.faults else None
 
 
-def _hold_alone(case: Case, faults: Faults, replica: str, suspect: str | None, numbers: dict[str, int]) -> None:
+def _hold_alone(case: FoldContext, faults: Faults, replica: str, suspect: str | None, numbers: dict[str, int]) -> None:
     """One replica's word while others had good answers: its own overlay holds it."""
     length_ms = circuit.length_ms(case, case.node, 1)
     if not witnesses.note_alone(faults.witnesses, replica, case.now_ms, length_ms):
@@ -249,7 +249,7 @@ def _hold_alone(case: Case, faults: Faults, replica: str, suspect: str | None, n
     )
 
 
-def _warn(case: Case, suspect: str | None, numbers: dict[str, int]) -> None:
+def _warn(case: FoldContext, suspect: str | None, numbers: dict[str, int]) -> None:
     if suspect is not None:
         case.out.append(
             WarningRaised(

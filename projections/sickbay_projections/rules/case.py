@@ -18,7 +18,7 @@ def http_status(status: int | None) -> int | None:
     return status if status is not None and 0 <= status <= 999 else None
 
 
-class Case:
+class FoldContext:
     """The event being folded, its target's state and where to put what follows.
 
     A fleet has one and fills it anew for each event that does not leave by the quick exit: nothing is

@@ -7,7 +7,7 @@ from zlib import crc32
 from ..state.limits import grown_ms
 from ..state.model import Hold, Node
 from . import holds, ramp
-from .case import Case
+from .case import FoldContext
 
 RULE = "breaker"
 
@@ -17,7 +17,7 @@ def hold_of(node: Node | None) -> Hold | None:
     return (node.state.holds or {}).get(RULE) if node is not None else None
 
 
-def is_trial(case: Case, hold: Hold) -> bool:
+def is_trial(case: FoldContext, hold: Hold) -> bool:
     """Whether a fault now is one of this hold's trial: after its end, under its lease.
 
     An overlay's calls are all its one replica's: there is nobody to lease a trial against.
@@ -25,7 +25,7 @@ def is_trial(case: Case, hold: Hold) -> bool:
     return case.now_ms >= hold.end_ms and (case.overlay or holds.is_leased(case, RULE, hold.began_seq))
 
 
-def length_ms(case: Case, node: Node, nth: int) -> int:
+def length_ms(case: FoldContext, node: Node, nth: int) -> int:
     """Length of the `nth` hold in a row that begins at this event; a longer Retry-After wins."""
     limits, retry_s = node.limits, case.event.retry_after_s
     length = grown_ms(limits.breaker_ms, limits.breaker_growth_milli, nth, limits.breaker_cap_ms)
@@ -36,7 +36,7 @@ def length_ms(case: Case, node: Node, nth: int) -> int:
     return max(1, length)
 
 
-def begin(case: Case, node: Node, count: int, numbers: dict[str, int]) -> None:
+def begin(case: FoldContext, node: Node, count: int, numbers: dict[str, int]) -> None:
     """The breaker of this scope opens, or opens again. What it rests on is used up."""
     state = node.state
     nth = holds.nth(state, RULE, case.now_ms, node.limits)
@@ -57,7 +57,7 @@ def begin(case: Case, node: Node, count: int, numbers: dict[str, int]) -> None:
     holds.begin(case, node, hold, numbers)
 
 
-def close(case: Case, node: Node, hold: Hold, *, ring_seq: int, by: str = "success") -> None:
+def close(case: FoldContext, node: Node, hold: Hold, *, ring_seq: int, by: str = "success") -> None:
     """A success after the hold closes it into a ramp, and the window begins anew."""
     node.state.window = node.state.faults = None
     ramp.begin(case, node, RULE, ring_seq)

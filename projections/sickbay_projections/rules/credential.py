@@ -7,12 +7,12 @@ from typing import Final
 from ..state.limits import RuleLimits, grown_ms
 from ..state.model import Hold, Node, Refusals, ScopeState
 from . import holds, scopes
-from .case import Case
+from .case import FoldContext
 
 RULE: Final = "credential"
 
 
-def fold(case: Case) -> None:
+def fold(case: FoldContext) -> None:
     """Fold one outcome: `state.refusals` and the holds `credential` of a credential, or of a model without one."""
     if case.queued_ms > case.limits.refusals_window_ms:
         return
@@ -40,14 +40,14 @@ def strikes(state: ScopeState, at_ms: int, limits: RuleLimits) -> int:
     return sum(refusals.by.values())
 
 
-def _age(case: Case, node: Node) -> None:
+def _age(case: FoldContext, node: Node) -> None:
     refusals = node.state.refusals
     if refusals is not None and not strikes(node.state, case.now_ms, node.limits):
         node.state.refusals = None
         case.store.touch(node)
 
 
-def _answered(case: Case, node: Node) -> None:
+def _answered(case: FoldContext, node: Node) -> None:
     """What was answered at all proves the credential: it clears strikes, and lifts the hold that it is after."""
     state = node.state
     if state.refusals is not None:
@@ -58,7 +58,7 @@ def _answered(case: Case, node: Node) -> None:
         holds.lift(case, node, hold)
 
 
-def _refused(case: Case, node: Node) -> None:
+def _refused(case: FoldContext, node: Node) -> None:
     state, limits = node.state, node.limits
     hold = (state.holds or {}).get(RULE)
     if hold is not None and case.now_ms < hold.end_ms:
@@ -77,7 +77,7 @@ def _refused(case: Case, node: Node) -> None:
         _hold(case, node, {"strikes": count, "replicas": replicas})
 
 
-def _strike(case: Case, node: Node) -> Refusals:
+def _strike(case: FoldContext, node: Node) -> Refusals:
     state = node.state
     if state.refusals is None:
         state.refusals = Refusals()
@@ -89,7 +89,7 @@ def _strike(case: Case, node: Node) -> Refusals:
     return refusals
 
 
-def _hold(case: Case, node: Node, numbers: dict[str, int]) -> None:
+def _hold(case: FoldContext, node: Node, numbers: dict[str, int]) -> None:
     state, limits = node.state, node.limits
     nth = holds.nth(state, RULE, case.now_ms, limits)
     length_ms = grown_ms(limits.credential_ms, limits.credential_growth_milli, nth, limits.credential_cap_ms)

@@ -11,13 +11,13 @@ from typing import Final
 from ..state.limits import grown_ms
 from ..state.model import Bad, Hold, Node, Witnesses
 from . import holds, samples, witnesses
-from .case import Case
+from .case import FoldContext
 from .samples import SEVERAL, SampleShare, Says
 
 RULE: Final = "degraded"
 
 
-def fold(case: Case) -> None:
+def fold(case: FoldContext) -> None:
     """Fold one outcome: the samples of its target, and the holds `degraded` of model and host."""
     if not case.is_attempt or case.queued_ms > case.limits.samples_ms:
         return
@@ -44,7 +44,7 @@ def hold_of(scope: Node) -> Hold | None:
     return (scope.state.holds or {}).get(RULE)
 
 
-def take_back(case: Case) -> None:
+def take_back(case: FoldContext) -> None:
     """What a success does to bad samples that are remembered, where nothing is held: as `fold`, but for its count."""
     state = case.state
     for bad in (state.bad, state.damage):
@@ -57,7 +57,7 @@ def take_back(case: Case) -> None:
 # -- while a hold stands ---------------------------------------------------------------------------------
 
 
-def _on_hold(case: Case, scope: Node, says: Says) -> bool:
+def _on_hold(case: FoldContext, scope: Node, says: Says) -> bool:
     """What the outcome does to the hold of this scope; whether it is used up with that, and is no sample."""
     hold, is_bad = hold_of(scope), says in ("bad", "damage")
     if hold is None:
@@ -87,7 +87,7 @@ def _on_hold(case: Case, scope: Node, says: Says) -> bool:
     return hold.clean >= scope.limits.clean_trials and _release(case, scope, hold, "success")
 
 
-def _release(case: Case, scope: Node, hold: Hold, by: str) -> bool:
+def _release(case: FoldContext, scope: Node, hold: Hold, by: str) -> bool:
     samples.spend(case, scope)
     holds.lift(case, scope, hold, by)
     return True
@@ -96,7 +96,7 @@ def _release(case: Case, scope: Node, hold: Hold, by: str) -> bool:
 # -- samples ---------------------------------------------------------------------------------------------
 
 
-def _clean(case: Case) -> None:
+def _clean(case: FoldContext) -> None:
     """A clean sample is counted, and takes its replica's own word back."""
     state, host = case.state, case.node.host
     if not holds.is_after(case, RULE, state):
@@ -113,7 +113,7 @@ def _clean(case: Case) -> None:
         case.store.touch(host)
 
 
-def _bad(case: Case, says: Says) -> None:
+def _bad(case: FoldContext, says: Says) -> None:
     node, host, limits = case.node, case.node.host, case.limits
     if not holds.is_after(case, RULE, case.state):
         return
@@ -134,7 +134,7 @@ def _bad(case: Case, says: Says) -> None:
     _weigh(case, node, seen, found, numbers, is_enough=found.is_enough(limits), is_encoding=says == "damage")
 
 
-def _host_begins(case: Case, host: Node) -> bool:
+def _host_begins(case: FoldContext, host: Node) -> bool:
     """Damaged encoding of several models of a host is the host's, if it is a share of the whole host's answers too."""
     found, models = samples.of_host(host, case.now_ms)
     is_enough = models >= host.limits.host_models and found.is_enough(host.limits)
@@ -151,7 +151,7 @@ def _host_begins(case: Case, host: Node) -> bool:
 
 
 def _weigh(
-    case: Case,
+    case: FoldContext,
     scope: Node,
     seen: Witnesses,
     found: SampleShare,
@@ -182,7 +182,7 @@ def _weigh(
     return is_everyones
 
 
-def _suspect(case: Case, scope: Node, found: SampleShare) -> str | None:
+def _suspect(case: FoldContext, scope: Node, found: SampleShare) -> str | None:
     """The replica that has nearly all of the bad samples while the rest is under half the limit."""
     most = max(found.by, key=lambda name: (found.by[name], name), default=SEVERAL)
     if most == SEVERAL or case.overlay or not samples.has_other_clean(case, scope, most):
@@ -194,12 +194,12 @@ def _suspect(case: Case, scope: Node, found: SampleShare) -> str | None:
     return most if is_under and own * 100 >= case.limits.suspect_percent * found.bad else None
 
 
-def _warn(case: Case, scope: Node, suspect: str | None, numbers: dict[str, int]) -> None:
+def _warn(case: FoldContext, scope: Node, suspect: str | None, numbers: dict[str, int]) -> None:
     if suspect is not None:
         case.warned(scope.scope, "replica_suspect", numbers, replica=suspect)
 
 
-def _begin(case: Case, scope: Node, found: SampleShare, numbers: dict[str, int], *, is_encoding: bool) -> None:
+def _begin(case: FoldContext, scope: Node, found: SampleShare, numbers: dict[str, int], *, is_encoding: bool) -> None:
     limits = scope.limits
     nth = holds.nth(scope.state, RULE, case.now_ms, limits)
     length_ms = grown_ms(limits.degraded_ms, limits.degraded_growth_milli, nth, limits.degraded_cap_ms)

@@ -19,7 +19,7 @@ from ..state import window
 from ..state.limits import BUCKETS
 from ..state.model import NEVER, Hold, Node, ProbeState, ScopeState
 from . import credential, holds, overrides, rejections, samples
-from .case import Case
+from .case import FoldContext
 
 WORDS: Final = (
     "held",
@@ -67,7 +67,7 @@ class HealthFinding(NamedTuple):
     calm_ms: int = 0
 
 
-def fold(case: Case, *, counts: bool) -> None:
+def fold(case: FoldContext, *, counts: bool) -> None:
     """Take an outcome as evidence and tell if the word changed. `counts`: it is evidence for the other folds too."""
     if case.overlay:
         case.node.calm_ms = NEVER
@@ -81,7 +81,7 @@ def fold(case: Case, *, counts: bool) -> None:
     tell(case, case.node)
 
 
-def probed(case: Case, node: Node, probe: ProbeResult) -> None:
+def probed(case: FoldContext, node: Node, probe: ProbeResult) -> None:
     """Take an active check as evidence."""
     if (probe.queued_ms or 0) > node.limits.good_answer_ms:
         return
@@ -97,7 +97,7 @@ def probed(case: Case, node: Node, probe: ProbeResult) -> None:
         found.failures += 1
 
 
-def tell(case: Case, node: Node) -> None:
+def tell(case: FoldContext, node: Node) -> None:
     """Tell if this event made the word another one."""
     state = node.state
     found = _judge(node, state, case.now_ms)
@@ -246,7 +246,7 @@ def _is_failing(probes: ProbeState | None) -> bool:
     return probes is not None and (probes.failures > 0 or probes.not_live_ms > 0)
 
 
-def _is_against(case: Case) -> bool:
+def _is_against(case: FoldContext) -> bool:
     if case.group == "auth":
         return True
     rule = _AGAINST.get(case.group)

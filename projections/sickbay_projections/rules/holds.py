@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..state.limits import NEUTRAL_TRIALS, RuleLimits
 from ..state.model import Hold, Node, Past, ScopeState
 from ..state.store import Store
-from .case import Case
+from .case import FoldContext
 
 SHOWN_SLACK_MS = 60_000
 """Evidence on probation moves its end; the gate entry follows in steps of this, not with every event."""
@@ -18,13 +18,13 @@ def over_ms(hold: Hold, limits: RuleLimits) -> int:
     return max(hold.end_ms, hold.evidence_ms) + limits.probation_ms
 
 
-def is_leased(case: Case, rule: str, began_seq: int) -> bool:
+def is_leased(case: FoldContext, rule: str, began_seq: int) -> bool:
     """Whether the call ran under a trial lease of this hold."""
     trial = case.event.trial
     return trial is not None and any(lease.rule == rule and lease.began_seq == began_seq for lease in trial)
 
 
-def is_after(case: Case, rule: str, state: ScopeState) -> bool:
+def is_after(case: FoldContext, rule: str, state: ScopeState) -> bool:
     """The rule After: whether the call began knowing the newest hold of this rule, or the newest clear."""
     if state.holds is None and state.past is None and not state.cleared_seq:
         return True
@@ -41,7 +41,7 @@ def is_after(case: Case, rule: str, state: ScopeState) -> bool:
     return case.now_ms - (case.limits.took_ms if took_ms is None else took_ms) >= end_ms
 
 
-def is_early_trial(case: Case, state: ScopeState, hold: Hold) -> bool:
+def is_early_trial(case: FoldContext, state: ScopeState, hold: Hold) -> bool:
     """Whether the call was a trial of this hold before its end.
 
     Leases name the cluster's holds, so in an overlay it is any call that began after its own hold.
@@ -51,7 +51,7 @@ def is_early_trial(case: Case, state: ScopeState, hold: Hold) -> bool:
     return is_after(case, hold.rule, state) if case.overlay else is_leased(case, hold.rule, hold.began_seq)
 
 
-def begin(case: Case, node: Node, hold: Hold, numbers: dict[str, int]) -> None:
+def begin(case: FoldContext, node: Node, hold: Hold, numbers: dict[str, int]) -> None:
     """A hold begins at this event, in the place of the one before."""
     state = node.state
     hold.shown_over_ms = over_ms(hold, node.limits)
@@ -75,7 +75,7 @@ def nth(state: ScopeState, rule: str, now_ms: int, limits: RuleLimits) -> int:
     return past.nth + 1 if past is not None and now_ms < past.over_ms + limits.forget_ms else 1
 
 
-def lift(case: Case, node: Node, hold: Hold, by: str = "success") -> None:
+def lift(case: FoldContext, node: Node, hold: Hold, by: str = "success") -> None:
     """A success after the hold ends it, also before its end."""
     state = node.state
     _retire(state, hold, case.now_ms)
@@ -95,7 +95,7 @@ def cut_short(store: Store, node: Node, rule: str, seq: int, now_ms: int) -> boo
     return True
 
 
-def expire(case: Case, node: Node) -> None:
+def expire(case: FoldContext, node: Node) -> None:
     """Holds that are over by time alone become names."""
     state, standing, now_ms = node.state, node.state.holds, case.now_ms
     if standing is None:
@@ -115,7 +115,7 @@ def expire(case: Case, node: Node) -> None:
                 case.changed(node)
 
 
-def note_evidence(case: Case, node: Node) -> None:
+def note_evidence(case: FoldContext, node: Node) -> None:
     """An outcome that is not neutral: holds on probation stay on probation for another hour.
 
     But not a hold for degraded output, which an hour on probation ends (SPEC 4.4): who never asks for a lease can
@@ -132,7 +132,7 @@ def note_evidence(case: Case, node: Node) -> None:
             case.changed(node)
 
 
-def begins_again(case: Case, node: Node, hold: Hold) -> bool:
+def begins_again(case: FoldContext, node: Node, hold: Hold) -> bool:
     """Three leased trials in a row that tell nothing, after the end: same length, new name, no growth."""
     if case.now_ms < hold.end_ms or not is_leased(case, hold.rule, hold.began_seq):
         return False

@@ -13,7 +13,7 @@ from sickbay_events.names import token
 from ..state import buckets
 from ..state.limits import DAY_MS, HOUR_MS
 from ..state.model import Node, Notices, Sightings
-from .case import Case
+from .case import FoldContext
 from .samples import ENCODING
 
 OWN_DECODING: Final = "own_decoding"
@@ -28,7 +28,7 @@ _CALLERS: Final[frozenset[Kind]] = frozenset({"bad_request", "context_length", "
 """Kinds that are the caller's own; `wrong_endpoint` has a rule of its own."""
 
 
-def fold(case: Case) -> None:
+def fold(case: FoldContext) -> None:
     """Fold one outcome of a target. Reads and writes `notices` of its scopes and its replica's `warned_hour`."""
     event = case.event
     if case.overlay or not case.is_attempt or case.queued_ms > HOUR_MS:
@@ -45,7 +45,7 @@ def fold(case: Case) -> None:
         _signature(case, event.signature)
 
 
-def answered(case: Case, node: Node, route: str, rank: int) -> None:
+def answered(case: FoldContext, node: Node, route: str, rank: int) -> None:
     """Count an answered call of a chain. Runs for every success that names its route."""
     routes, hour = case.store.routes, case.now_ms // HOUR_MS
     key = token(route[:64])
@@ -66,7 +66,7 @@ def answered(case: Case, node: Node, route: str, rank: int) -> None:
         case.warned(node.scope, "sustained_fallback", numbers, route=route[:64])
 
 
-def _signature(case: Case, signature: str) -> None:
+def _signature(case: FoldContext, signature: str) -> None:
     node, hour = _scope_of(case), case.now_ms // HOUR_MS
     signatures = _notices(case, node).signatures
     name, limits = token(signature[:64]), case.store.policy.warnings
@@ -85,7 +85,7 @@ def _signature(case: Case, signature: str) -> None:
     case.warned(node.scope, rule, {"in_day": in_day, "in_hour": in_hour}, signature=signature[:64])
 
 
-def _wrong_endpoint(case: Case) -> None:
+def _wrong_endpoint(case: FoldContext) -> None:
     """By host and model: another credential of the same caller meets the same set-up."""
     node, host, hour = case.node, case.node.host, case.now_ms // HOUR_MS
     if host is None or node.scope.model is None:
@@ -105,7 +105,7 @@ def _wrong_endpoint(case: Case) -> None:
         case.warned(node.scope, "wrong_endpoint", {"in_hour": found[1]})
 
 
-def _no_charset(case: Case) -> None:
+def _no_charset(case: FoldContext) -> None:
     host, day = case.node.host, case.now_ms // DAY_MS
     if host is None:
         return
@@ -115,7 +115,7 @@ def _no_charset(case: Case) -> None:
         case.warned(host.scope, "charset_absent", {}, signature=case.event.signature)
 
 
-def _own_decoding(case: Case) -> None:
+def _own_decoding(case: FoldContext) -> None:
     """Damage that is not in the bytes as received is that router's own fault (SPEC 3)."""
     replica, hour = case.store.replica(case.replica), case.now_ms // HOUR_MS
     if replica.warned_hour != hour:
@@ -124,7 +124,7 @@ def _own_decoding(case: Case) -> None:
         case.warned(case.node.scope, "pipeline_suspect", {}, replica=case.replica, signature=OWN_DECODING)
 
 
-def _scope_of(case: Case) -> Node:
+def _scope_of(case: FoldContext) -> Node:
     """The scope of the signature; what is nobody's own is told of the target."""
     node, event = case.node, case.event
     name = "host" if event.signature in ENCODING else event.scope or KINDS[event.kind].scope
@@ -135,7 +135,7 @@ def _scope_of(case: Case) -> Node:
     return node
 
 
-def _notices(case: Case, node: Node) -> Notices:
+def _notices(case: FoldContext, node: Node) -> Notices:
     case.store.touch(node)
     found = node.state.notices
     if found is None:

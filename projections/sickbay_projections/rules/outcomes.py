@@ -13,7 +13,7 @@ from sickbay_events.outcome import CallOutcome
 
 from ..state.model import NEVER, Node, Replica
 from . import breaker, credential, degraded, health, holds, notices, overrides, rejections, throttles, witnesses
-from .case import Case, http_status
+from .case import FoldContext, http_status
 from .evidence import is_repeat, judged
 from .table import GROUPS, REPEATABLE, TABLE
 
@@ -23,7 +23,7 @@ _SUCCESS: Final = (GROUPS["ok"], TABLE[GROUPS["ok"]])
 
 
 def fold_all(
-    case: Case, node: Node, replica: Replica, event: CallOutcome, at: tuple[int, int], *, is_attempt: bool = True
+    case: FoldContext, node: Node, replica: Replica, event: CallOutcome, at: tuple[int, int], *, is_attempt: bool = True
 ) -> None:
     """Everything that is not an ordinary success of an ordinary target: fold by fold."""
     state, host, credential_of = node.state, node.host, node.credential
@@ -62,7 +62,7 @@ def fold_all(
     mark(node)
 
 
-def _count(case: Case, node: Node, host: Node, wide: Node) -> None:
+def _count(case: FoldContext, node: Node, host: Node, wide: Node) -> None:
     """Fold by fold, but for those that have nothing to do with such an outcome where nothing is remembered."""
     state, row, group = node.state, case.row, case.group
     standing: set[str] | tuple[str, ...] = ()
@@ -90,7 +90,7 @@ def _count(case: Case, node: Node, host: Node, wide: Node) -> None:
         credential.fold(case)
 
 
-def take_back(case: Case, node: Node, replica: Replica, event: CallOutcome, at: tuple[int, int]) -> None:
+def take_back(case: FoldContext, node: Node, replica: Replica, event: CallOutcome, at: tuple[int, int]) -> None:
     """What an ordinary success does where something is remembered and nothing is held, as `fold_all` does it."""
     state, wide = node.state, node.credential
     assert wide is not None  # a target has one
@@ -109,7 +109,7 @@ def take_back(case: Case, node: Node, replica: Replica, event: CallOutcome, at: 
     mark(node)
 
 
-def good_health(case: Case, node: Node, event: CallOutcome, at: tuple[int, int]) -> None:
+def good_health(case: FoldContext, node: Node, event: CallOutcome, at: tuple[int, int]) -> None:
     """What an ordinary success does to the word for its target's health, and nothing else of `fold_all`."""
     case.node, case.state, case.limits = node, node.state, node.limits
     case.event = event

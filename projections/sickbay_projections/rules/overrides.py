@@ -9,12 +9,12 @@ from sickbay_events.times import parse_rfc3339
 from ..state.limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX
 from ..state.model import Node, Operator
 from . import holds
-from .case import Case
+from .case import FoldContext
 
 RULE = "operator"
 
 
-def fold(case: Case, node: Node, event: Override) -> None:
+def fold(case: FoldContext, node: Node, event: Override) -> None:
     """Fold one override of this scope. Raises ValueError if `until` is no time."""
     state = node.state
     case.store.unsettle(node)
@@ -35,7 +35,7 @@ def is_behind(node: Node) -> bool:
     return credential is not None and credential.state.cleared_seq > cleared_seq
 
 
-def catch_up(case: Case, node: Node) -> None:
+def catch_up(case: FoldContext, node: Node) -> None:
     """A scope takes note of a clear of a wider one; called before anything is folded into it."""
     state = node.state
     for wider in (node.host, node.credential):
@@ -47,7 +47,7 @@ def catch_up(case: Case, node: Node) -> None:
                 case.changed(node)
 
 
-def _record(case: Case, node: Node, event: Override, end_ms: int) -> None:
+def _record(case: FoldContext, node: Node, event: Override, end_ms: int) -> None:
     """The newest override of a scope replaces the one before."""
     state, before = node.state, node.state.operator
     stood = before if before is not None and not before.allow and case.now_ms < before.end_ms else None
@@ -79,7 +79,7 @@ def _record(case: Case, node: Node, event: Override, end_ms: int) -> None:
         case.out.append(_released(case, node, (RULE, stood.seq, stood.end_ms), "replaced", event))
 
 
-def _empty(case: Case, node: Node, cleared_seq: int, cleared_ms: int, event: Override | None) -> None:
+def _empty(case: FoldContext, node: Node, cleared_seq: int, cleared_ms: int, event: Override | None) -> None:
     """A clear ends every hold and record of the scope and empties its folds; it is a name for the rule After."""
     state = node.state
     for rule, hold in sorted((state.holds or {}).items()):
@@ -107,7 +107,7 @@ def _empty(case: Case, node: Node, cleared_seq: int, cleared_ms: int, event: Ove
     state.cleared_seq, state.cleared_ms = cleared_seq, cleared_ms
 
 
-def _released(case: Case, node: Node, hold: tuple[str, int, int], by: str, event: Override | None) -> Released:
+def _released(case: FoldContext, node: Node, hold: tuple[str, int, int], by: str, event: Override | None) -> Released:
     rule, began_seq, end_ms = hold
     return Released(
         scope=node.scope,

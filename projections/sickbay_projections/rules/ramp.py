@@ -7,17 +7,17 @@ from zlib import crc32
 from sickbay_events.view import RampView
 
 from ..state.model import Node, Ramp, ScopeState
-from .case import Case
+from .case import FoldContext
 
 
-def begin(case: Case, node: Node, rule: str, began_seq: int) -> None:
+def begin(case: FoldContext, node: Node, rule: str, began_seq: int) -> None:
     """A ramp of this scope begins now. An overlay has none: it is one replica."""
     if not case.overlay:
         length_ms = node.limits.ramp_step_ms * len(node.limits.ramp_percents)
         node.state.ramp = Ramp(rule=rule, began_seq=began_seq, from_ms=case.now_ms, end_ms=case.now_ms + length_ms)
 
 
-def is_on(case: Case, state: ScopeState, rule: str) -> bool:
+def is_on(case: FoldContext, state: ScopeState, rule: str) -> bool:
     """Whether the scope is in the ramp after a hold of this rule: small fleets have none."""
     ramp = state.ramp
     if ramp is None or ramp.rule != rule or not ramp.from_ms <= case.now_ms < ramp.end_ms:

@@ -7,12 +7,12 @@ from sickbay_events.derived import TargetHeld
 from ..state.limits import RuleLimits, grown_ms
 from ..state.model import Hold, ScopeState, Strikes
 from . import holds, witnesses
-from .case import Case
+from .case import FoldContext
 
 RULE = "quarantine"
 
 
-def fold(case: Case) -> None:
+def fold(case: FoldContext) -> None:
     """Fold one outcome of a target. Reads and writes `state.strikes` and the hold `quarantine`."""
     state = case.state
     if state.strikes is not None:
@@ -47,7 +47,7 @@ def _age(state: ScopeState, strikes: Strikes, now_ms: int, limits: RuleLimits) -
     _drop_if_empty(state, strikes)
 
 
-def _answered(case: Case, state: ScopeState) -> None:
+def _answered(case: FoldContext, state: ScopeState) -> None:
     """An answer of any replica clears the strikes, after a hold or not; a good one its replica's own word too."""
     strikes = state.strikes
     if strikes is None:
@@ -58,7 +58,7 @@ def _answered(case: Case, state: ScopeState) -> None:
     _drop_if_empty(state, strikes)
 
 
-def _rejected(case: Case, state: ScopeState, hold: Hold | None) -> None:
+def _rejected(case: FoldContext, state: ScopeState, hold: Hold | None) -> None:
     if hold is not None and case.now_ms < hold.end_ms:
         hold.later += 1
         if hold.early and holds.is_early_trial(case, state, hold):
@@ -74,7 +74,7 @@ def _rejected(case: Case, state: ScopeState, hold: Hold | None) -> None:
         _quarantine(case, state, strikes)
 
 
-def _strike(case: Case, state: ScopeState) -> Strikes:
+def _strike(case: FoldContext, state: ScopeState) -> Strikes:
     strikes = state.strikes
     if strikes is None:
         strikes = state.strikes = Strikes()
@@ -87,7 +87,7 @@ def _strike(case: Case, state: ScopeState) -> Strikes:
     return strikes
 
 
-def _is_everyones(case: Case, state: ScopeState, strikes: Strikes) -> bool:
+def _is_everyones(case: FoldContext, state: ScopeState, strikes: Strikes) -> bool:
     """Whether the evidence holds the whole fleet; if it holds its one replica only, tells that."""
     plain, permission, seen = strikes.plain, strikes.permission, strikes.witnesses
     if witnesses.is_second(seen, case.replica):
@@ -106,7 +106,7 @@ def _is_everyones(case: Case, state: ScopeState, strikes: Strikes) -> bool:
     return not alone
 
 
-def _hold_alone(case: Case, strikes: Strikes) -> None:
+def _hold_alone(case: FoldContext, strikes: Strikes) -> None:
     """The threshold was reached by one replica while others had good answers: its own overlay holds it."""
     seen = strikes.witnesses
     if not witnesses.note_alone(seen, case.replica, case.now_ms, case.limits.quarantine_ms):
@@ -129,7 +129,7 @@ def _hold_alone(case: Case, strikes: Strikes) -> None:
     )
 
 
-def _quarantine(case: Case, state: ScopeState, strikes: Strikes) -> None:
+def _quarantine(case: FoldContext, state: ScopeState, strikes: Strikes) -> None:
     limits = case.limits
     nth = holds.nth(state, RULE, case.now_ms, limits)
     length_ms = grown_ms(limits.quarantine_ms, limits.quarantine_growth_milli, nth, limits.quarantine_cap_ms)

@@ -11,7 +11,7 @@ from ..state import buckets
 from ..state.limits import SAMPLE_BUCKETS, RuleLimits
 from ..state.model import NEVER, Bad, Node, ScopeState
 from . import overrides, witnesses
-from .case import Case
+from .case import FoldContext
 
 Says: TypeAlias = Literal["clean", "bad", "damage", "unchecked", "nothing"]
 """`bad` is the model's own, `damage` damaged encoding; `unchecked` was answered but proves nothing either way."""
@@ -49,7 +49,7 @@ class SampleShare(NamedTuple):
         return self.bad * 200 > limits.bad_percent * self.of
 
 
-def says(case: Case) -> Says:
+def says(case: FoldContext) -> Says:
     """What this outcome is as a sample.
 
     Damaged encoding that may be an echo of the prompt proves nothing: a model that echoes what it was given
@@ -128,7 +128,7 @@ def live_models(host: Node) -> Iterator[Node]:
     return (model for model in _models(host) if not overrides.is_behind(model))
 
 
-def has_other_clean(case: Case, scope: Node, replica: str) -> bool:
+def has_other_clean(case: FoldContext, scope: Node, replica: str) -> bool:
     """Whether a replica other than this one had a clean sample of this scope lately."""
     models = (scope,) if scope.scope.model is not None else live_models(scope)
     return any(
@@ -145,7 +145,7 @@ def note_clean(state: ScopeState, event: CallOutcome, now_ms: int, limits: RuleL
         state.attributed = buckets.add(state.attributed, bucket, SAMPLE_BUCKETS)
 
 
-def note_bad(case: Case, says: Says) -> Bad:
+def note_bad(case: FoldContext, says: Says) -> Bad:
     """Count one bad sample of its sort; where those are kept."""
     state, bucket = case.state, case.now_ms // case.limits.sample_ms
     if says == "damage":
@@ -173,7 +173,7 @@ def are_enough(of: list[int] | None, now_ms: int, limits: RuleLimits) -> bool:
     return buckets.total(of, now_ms // limits.sample_ms, SAMPLE_BUCKETS) >= limits.checkable
 
 
-def spend(case: Case, scope: Node) -> None:
+def spend(case: FoldContext, scope: Node) -> None:
     """What a hold of this scope rests on is used up, and so is what came on its probation."""
     if scope.scope.model is not None:
         scope.state.checked = scope.state.bad = None

@@ -9,14 +9,14 @@ from sickbay_events.kinds import Kind
 
 from ..state.model import Node
 from . import circuit, holds, overrides
-from .case import Case
+from .case import FoldContext
 from .circuit import RULE
 
 KINDS: Final[frozenset[Kind]] = frozenset({"network", "timeout", "server_error"})
 """Kinds of fault that speak of more than one model."""
 
 
-def opened(case: Case) -> None:
+def opened(case: FoldContext) -> None:
     """A model's breaker has just opened: look whether its credential or its host is what is down."""
     credential = case.node.credential
     if credential is None or case.kind not in KINDS:
@@ -36,7 +36,7 @@ def opened(case: Case) -> None:
         _open(case, credential, {"open": found, "models": called}, network=kinds == {"network"})
 
 
-def _open(case: Case, credential: Node, numbers: dict[str, int], *, network: bool) -> None:
+def _open(case: FoldContext, credential: Node, numbers: dict[str, int], *, network: bool) -> None:
     """The widest scope of which no model was answered; a provider without an alias has only its host."""
     candidates = []
     if credential.host is not None and (network or not credential.scope.alias):
@@ -52,7 +52,7 @@ def _open(case: Case, credential: Node, numbers: dict[str, int], *, network: boo
         return
 
 
-def closed(case: Case) -> None:
+def closed(case: FoldContext) -> None:
     """A success closes the wide holds that it is after, and with them the models' holds of these kinds."""
     for wide in (case.node.host, case.node.credential):
         hold = circuit.hold_of(wide)
@@ -71,7 +71,7 @@ def closed(case: Case) -> None:
                 circuit.close(case, model, own, ring_seq=hold.began_seq, by="wide_close")
 
 
-def failed(case: Case) -> None:
+def failed(case: FoldContext) -> None:
     """A fault as the one trial for all begins the next wide hold."""
     for wide in (case.node.host, case.node.credential):
         if wide is None or wide.state.holds is None:
@@ -83,7 +83,7 @@ def failed(case: Case) -> None:
             circuit.begin(case, wide, 1, {"faults": 1})
 
 
-def told_nothing(case: Case) -> None:
+def told_nothing(case: FoldContext) -> None:
     """A trial of a wide hold gave its lease back."""
     for wide in (case.node.host, case.node.credential):
         hold = circuit.hold_of(wide)
@@ -101,5 +101,5 @@ def models(wide: Node) -> Iterator[Node]:
             yield from child.children.values()
 
 
-def _is_lately(case: Case, at_ms: int) -> bool:
+def _is_lately(case: FoldContext, at_ms: int) -> bool:
     return 0 < at_ms <= case.now_ms < at_ms + case.limits.spread_ms

@@ -11,12 +11,12 @@ from sickbay_events.outcome import RETRY_AFTER_S_MAX
 from ..state.limits import RuleLimits, grown_ms
 from ..state.model import Hold, Node, ScopeState, Throttling, Witnesses
 from . import holds, ramp, scopes, witnesses
-from .case import Case
+from .case import FoldContext
 
 RULE: Final = "throttle"
 
 
-def fold(case: Case) -> None:
+def fold(case: FoldContext) -> None:
     """Fold one outcome: `state.throttling` and the holds `throttle` of a model and of its credential."""
     if case.queued_ms > case.limits.good_answer_ms:
         return
@@ -56,7 +56,7 @@ def is_settled(state: ScopeState) -> bool:
     return state.throttling is None and (past is None or not past.nth)
 
 
-def _answered(case: Case, node: Node) -> None:
+def _answered(case: FoldContext, node: Node) -> None:
     """An answer clears the count; one after the hold ends that, and with it the doubling."""
     state, slot = node.state, node.state.throttling
     if slot is not None:
@@ -80,7 +80,7 @@ def _answered(case: Case, node: Node) -> None:
         past.nth = 0
 
 
-def _tried(case: Case, node: Node) -> None:
+def _tried(case: FoldContext, node: Node) -> None:
     """An early trial that was no answer: the next one is wanted a while later."""
     hold = (node.state.holds or {}).get(RULE)
     if hold is not None and holds.is_early_trial(case, node.state, hold):
@@ -88,7 +88,7 @@ def _tried(case: Case, node: Node) -> None:
         case.changed(node)
 
 
-def _throttled(case: Case, node: Node) -> None:
+def _throttled(case: FoldContext, node: Node) -> None:
     state, limits = node.state, node.limits
     hold = (state.holds or {}).get(RULE)
     if hold is not None and case.now_ms < hold.end_ms:
@@ -115,7 +115,7 @@ def _throttled(case: Case, node: Node) -> None:
         slot.rate, slot.quota = Witnesses(likes=slot.rate.likes), Witnesses(likes=slot.quota.likes)
 
 
-def _count(case: Case, node: Node) -> Throttling:
+def _count(case: FoldContext, node: Node) -> Throttling:
     """Take note of one throttle of this scope."""
     state, limits = node.state, node.limits
     if state.throttling is None:
@@ -153,7 +153,7 @@ def _age(state: ScopeState, slot: Throttling, now_ms: int, limits: RuleLimits) -
         state.throttling = None
 
 
-def _is_everyones(case: Case, node: Node, slot: Throttling, seen: Witnesses) -> bool:
+def _is_everyones(case: FoldContext, node: Node, slot: Throttling, seen: Witnesses) -> bool:
     """Whether the evidence holds the whole fleet; if it holds its one replica only, tells that."""
     second, names = witnesses.is_second(seen, case.replica), {case.replica}
     if case.kind != "quota":
@@ -191,7 +191,7 @@ def _is_everyones(case: Case, node: Node, slot: Throttling, seen: Witnesses) -> 
     return False
 
 
-def _is_backed(case: Case, node: Node, seen: Witnesses) -> bool:
+def _is_backed(case: FoldContext, node: Node, seen: Witnesses) -> bool:
     """Whether this replica's word counts for all: another saw the like, or none had a good answer lately."""
     return witnesses.has_second(seen, case.replica) or not scopes.has_other_good(case, node)
 
@@ -206,18 +206,18 @@ def _nth(state: ScopeState) -> int:
     return before.nth + 1 if before is not None else 1
 
 
-def _hint_ms(case: Case, limits: RuleLimits) -> int:
+def _hint_ms(case: FoldContext, limits: RuleLimits) -> int:
     retry_s = case.event.retry_after_s
     if retry_s is not None and retry_s > 0:
         return max(1, round(min(retry_s, RETRY_AFTER_S_MAX) * 1000))
     return limits.quota_hint_ms if case.kind == "quota" else limits.hint_ms
 
 
-def _cap_ms(case: Case, limits: RuleLimits) -> int:
+def _cap_ms(case: FoldContext, limits: RuleLimits) -> int:
     return limits.quota_cap_ms if case.kind == "quota" else limits.throttle_cap_ms
 
 
-def _own_ms(case: Case, limits: RuleLimits) -> int:
+def _own_ms(case: FoldContext, limits: RuleLimits) -> int:
     """How long it holds the replica that got it: a rate limit a little longer, so that replicas do not come as one."""
     length_ms = _hint_ms(case, limits)
     if case.kind != "quota":
@@ -226,11 +226,11 @@ def _own_ms(case: Case, limits: RuleLimits) -> int:
     return min(length_ms, _cap_ms(case, limits))
 
 
-def _fleet_ms(case: Case, limits: RuleLimits, nth: int) -> int:
+def _fleet_ms(case: FoldContext, limits: RuleLimits, nth: int) -> int:
     return grown_ms(_hint_ms(case, limits), limits.throttle_growth_milli, nth, _cap_ms(case, limits))
 
 
-def _hold(case: Case, node: Node, length_ms: int, numbers: dict[str, int]) -> None:
+def _hold(case: FoldContext, node: Node, length_ms: int, numbers: dict[str, int]) -> None:
     """A hold begins, or the end of the one that stands moves out; a shorter hint never shortens."""
     limits, end_ms = node.limits, case.now_ms + length_ms
     hold = (node.state.holds or {}).get(RULE)
