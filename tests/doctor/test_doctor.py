@@ -31,7 +31,7 @@ from sickbay.bus.view_names import MAIN, view_names
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.doctor import servers
-from sickbay.doctor.finding import Patient
+from sickbay.doctor.finding import Installation
 from sickbay.doctor.machine import files
 from sickbay.doctor.servers import clock_findings
 from sickbay.doctor.streams import hours_held
@@ -307,7 +307,7 @@ async def test_a_clock_that_is_off_is_said(nats_server: NatsServer, monkeypatch:
     await ensure(client)
     shifted = SimpleNamespace(time=lambda: time.time() - 5, monotonic=time.monotonic)
     monkeypatch.setattr(servers, "time", shifted)
-    found = await servers.clock(Patient(client, Settings(nats=nats_server.url), MAIN))
+    found = await servers.clock(Installation(client, Settings(nats=nats_server.url), MAIN))
     await client.close()
     assert [one.level for one in found] == ["warn"] and "+5.0 s" in found[0].found
 
@@ -333,7 +333,7 @@ async def test_files_are_as_closed_as_what_is_in_them(
     path.touch()
     path.chmod(mode)
     client = await connect(nats_server.url)
-    patient = Patient(client, Settings(data=str(tmp_path), **{field: str(path)}), MAIN)  # type: ignore[arg-type]
+    patient = Installation(client, Settings(data=str(tmp_path), **{field: str(path)}), MAIN)  # type: ignore[arg-type]
     found = files(patient)
     await client.close()
     assert [one.level for one in found] == [level]

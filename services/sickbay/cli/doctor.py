@@ -87,7 +87,7 @@ async def _examined(
     options: NatsOptions, found: Settings, system: NatsOptions | None, router: NatsOptions | None
 ) -> list[Finding]:
     from ..doctor.checks import examine
-    from ..doctor.finding import Finding, Patient
+    from ..doctor.finding import Finding, Installation
 
     denied: list[PermissionDenied] = []
 
@@ -103,7 +103,7 @@ async def _examined(
             clients.append(await connect(system, timeout_s=CONNECT_TIMEOUT_S))
         first = Finding(what="connection", level="ok", found=f"{where}, {await _round_trip(clients[0])}")
         of_system = clients[1] if system is not None else None
-        patient = Patient(clients[0], found, view_names(found.view), system=of_system, router=router)
+        patient = Installation(clients[0], found, view_names(found.view), system=of_system, router=router)
         return [first, *await examine(patient, denied)]
     except ConnectError as error:
         do = "start `sickbay serve` or NATS there, or name another with --nats"

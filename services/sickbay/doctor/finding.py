@@ -26,7 +26,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     do: str = ""
 
 
-class Patient:
+class Installation:
     """An installation as one NATS user sees it, and as the system account does where its credential is at hand.
 
     client     of the user that doctor was given, or of the services themselves

@@ -16,7 +16,7 @@ from sickbay_events import token
 
 from ..bus.connect import BusError, ConnectError, PermissionDenied, connect, request
 from ..bus.topology import LOG, OVERRIDE_PREFIX, POLICY_SUBJECT
-from .finding import Finding, Patient
+from .finding import Finding, Installation
 
 WAIT_S: Final = 1.0
 NOBODY: Final = token("sickbay-doctor")
@@ -27,7 +27,7 @@ _NO_JETSTREAM: Final = (10_039, 10_076, 10_035)
 """Errors of an account without JetStream: there is no stream of ours in it."""
 
 
-async def reads(patient: Patient) -> list[Finding]:
+async def reads(patient: Installation) -> list[Finding]:
     """Whether this user may read the view, as a router does."""
     subject = f"$JS.API.DIRECT.GET.{patient.names.stream}"
     body = f'{{"last_by_subj":"{patient.names.gate_prefix}=.0"}}'.encode()
@@ -41,7 +41,7 @@ async def reads(patient: Patient) -> list[Finding]:
     return [Finding(what="permissions", level="bad", found="may not read the view", do=do)]
 
 
-async def router(patient: Patient) -> list[Finding]:
+async def router(patient: Installation) -> list[Finding]:
     """Whether a router's credential can do what no router needs; nothing where none was given to be tried."""
     if patient.router is None:
         return []

@@ -37,7 +37,7 @@ from ..bus.topology import CONTROL, DEAD, DEAD_PREFIX, LOG, POLICY_SUBJECT, TRAN
 from ..bus.view_names import ViewNames, view_names
 from ..config import Settings
 from ..doctor.checks import losses
-from ..doctor.finding import Patient
+from ..doctor.finding import Installation
 from ..historian.child import HistorianChild
 from ..log.control import in_shadow, seed_policy
 from ..metrics import exposition, refused
@@ -206,7 +206,7 @@ class Services:
 
     async def _say_losses(self, client: Client, names: ViewNames) -> None:
         """One line for each thing that may lose events, with its remedy, as `sickbay doctor` finds it."""
-        for finding in await losses(Patient(client, self.settings, names)):
+        for finding in await losses(Installation(client, self.settings, names)):
             level = logging.INFO if finding.level == "note" else logging.WARNING
             _log.log(level, "%s: %s -> %s", finding.what, finding.found, finding.do)
 
