@@ -246,7 +246,7 @@ async def hold(request: Asked) -> Response[bytes]:
 
 
 @post("/v1/allow", opt={"roles": OPERATE}, status_code=200)
-async def allow(request: Asked) -> Response[bytes]:
+async def post_allow(request: Asked) -> Response[bytes]:
     """Let calls pass whatever the rules say."""
     return await _operate(request, "allow", await json_body(request, ActRequest))
 
@@ -293,6 +293,6 @@ def _cookie(request: Asked, value: str, max_age_s: int) -> Cookie:
 HANDLERS: Final = (
     *(healthz, readyz, metrics, openapi),
     *(outcomes, decide, status, explain, history, overview, watch),
-    *(hold, allow, clear),
+    *(hold, post_allow, clear),
     *(session, sign_in, sign_out),
 )
