@@ -252,7 +252,7 @@ async def post_allow(request: Asked) -> Response[bytes]:
 
 
 @post("/v1/clear", opt={"roles": OPERATE}, status_code=200)
-async def clear(request: Asked) -> Response[bytes]:
+async def post_clear(request: Asked) -> Response[bytes]:
     """End a target's holds and forget its counts."""
     return await _operate(request, "clear", await json_body(request, Clear))
 
@@ -293,6 +293,6 @@ def _cookie(request: Asked, value: str, max_age_s: int) -> Cookie:
 HANDLERS: Final = (
     *(healthz, readyz, metrics, openapi),
     *(outcomes, decide, status, explain, history, overview, watch),
-    *(hold, post_allow, clear),
+    *(hold, post_allow, post_clear),
     *(session, sign_in, sign_out),
 )
