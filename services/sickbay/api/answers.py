@@ -240,7 +240,7 @@ async def _operate(request: Asked, action: str, act: ActRequest | Clear) -> Resp
 
 
 @post("/v1/hold", opt={"roles": OPERATE}, status_code=200)
-async def hold(request: Asked) -> Response[bytes]:
+async def post_hold(request: Asked) -> Response[bytes]:
     """Keep every replica from a target."""
     return await _operate(request, "hold", await json_body(request, ActRequest))
 
@@ -293,6 +293,6 @@ def _cookie(request: Asked, value: str, max_age_s: int) -> Cookie:
 HANDLERS: Final = (
     *(healthz, readyz, metrics, openapi),
     *(outcomes, decide, status, explain, history, overview, watch),
-    *(hold, post_allow, post_clear),
+    *(post_hold, post_allow, post_clear),
     *(session, sign_in, sign_out),
 )
