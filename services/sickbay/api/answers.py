@@ -109,7 +109,7 @@ async def outcomes(request: Asked) -> Response[bytes]:
 
 
 @get("/v1/decide", opt={"roles": ASK}, sync_to_thread=False)
-def decide(request: Asked) -> Response[bytes]:
+def get_decide(request: Asked) -> Response[bytes]:
     """May this target be called now?"""
     asked = query(request, DecideQuery)
     replica = asked.replica or request.user.replica
@@ -292,7 +292,7 @@ def _cookie(request: Asked, value: str, max_age_s: int) -> Cookie:
 
 HANDLERS: Final = (
     *(healthz, readyz, metrics, openapi),
-    *(outcomes, decide, status, explain, history, overview, watch),
+    *(outcomes, get_decide, status, explain, history, overview, watch),
     *(post_hold, post_allow, post_clear),
     *(session, sign_in, sign_out),
 )
