@@ -135,7 +135,7 @@ async def status(request: Asked) -> Response[bytes]:
 
 
 @get("/v1/explain", opt={"roles": READ})
-async def explain(request: Asked) -> Response[bytes]:
+async def get_explain(request: Asked) -> Response[bytes]:
     """All that is known of a scope and those around it."""
     asked = query(request, ExplainQuery)
     question = {"provider": _scope(asked.provider, asked.model).provider, "model": asked.model}
@@ -292,7 +292,7 @@ def _cookie(request: Asked, value: str, max_age_s: int) -> Cookie:
 
 HANDLERS: Final = (
     *(healthz, readyz, metrics, openapi),
-    *(outcomes, get_decide, status, explain, history, overview, watch),
+    *(outcomes, get_decide, status, get_explain, history, overview, watch),
     *(post_hold, post_allow, post_clear),
     *(session, sign_in, sign_out),
 )
