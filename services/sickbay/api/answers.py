@@ -19,7 +19,7 @@ from sickbay_events import Scope, parse_rfc3339, provider_of, rfc3339
 from ..bus.connect import BusError
 from ..control.acts import make_override, scope_of
 from ..log.transitions import DAY_MS
-from ..log.transitions import history as read_history
+from ..log.transitions import get_history as read_history
 from .access import COOKIE, COOKIE_MAX_S, Access, Asked, check_origin, still_may
 from .desk import Operations, target_of
 from .ingest import take
@@ -159,7 +159,7 @@ _TIMES: Final = frozenset({"at", "at_ms"})
 
 
 @get("/v1/history", opt={"roles": READ})
-async def history(request: Asked) -> Response[bytes]:
+async def get_history(request: Asked) -> Response[bytes]:
     """Transitions of a time, newest last."""
     asked = query(request, HistoryQuery)
     desk = desk_of(request)
@@ -292,7 +292,7 @@ def _cookie(request: Asked, value: str, max_age_s: int) -> Cookie:
 
 HANDLERS: Final = (
     *(healthz, readyz, metrics, openapi),
-    *(outcomes, get_decide, status, get_explain, history, overview, watch),
+    *(outcomes, get_decide, status, get_explain, get_history, overview, watch),
     *(post_hold, post_allow, post_clear),
     *(session, sign_in, sign_out),
 )
