@@ -59,10 +59,10 @@ def desk_of(request: Asked) -> Operations:
     return desk
 
 
-def answer(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+def answer(value: object, *, get_status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
     """A JSON answer; not to be kept unless `headers` say so."""
     return Response(
-        msgspec.json.encode(value), status_code=status, media_type="application/json", headers=headers or {}
+        msgspec.json.encode(value), status_code=get_status, media_type="application/json", headers=headers or {}
     )
 
 
@@ -122,7 +122,7 @@ def get_decide(request: Asked) -> Response[bytes]:
 
 
 @get("/v1/status", opt={"roles": READ})
-async def status(request: Asked) -> Response[bytes]:
+async def get_status(request: Asked) -> Response[bytes]:
     """What is held, or every target by pages."""
     asked = query(request, StatusQuery)
     question = {key: value for key, value in msgspec.to_builtins(asked).items() if value is not None}
@@ -292,7 +292,7 @@ def _cookie(request: Asked, value: str, max_age_s: int) -> Cookie:
 
 HANDLERS: Final = (
     *(healthz, readyz, metrics, openapi),
-    *(outcomes, get_decide, status, get_explain, get_history, overview, watch),
+    *(outcomes, get_decide, get_status, get_explain, get_history, overview, watch),
     *(post_hold, post_allow, post_clear),
     *(session, sign_in, sign_out),
 )
