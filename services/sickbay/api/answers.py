@@ -59,7 +59,7 @@ def desk_of(request: Asked) -> Operations:
     return desk
 
 
-def answer(value: object, *, get_status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+def json_response(value: object, *, get_status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
     """A JSON answer; not to be kept unless `headers` say so."""
     return Response(
         msgspec.json.encode(value), status_code=get_status, media_type="application/json", headers=headers or {}
@@ -72,20 +72,22 @@ def tagged(request: Asked, value: object, tag: str, cache: str) -> Response[byte
     known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
     if "*" in known or tag.removeprefix("W/") in known:
         return Response(b"", status_code=304, headers=headers)
-    return answer(value, headers=headers)
+    return json_response(value, headers=headers)
 
 
 @get("/healthz", opt={"open": True}, sync_to_thread=False)
 def healthz(request: Asked) -> Response[bytes]:
     """Alive."""
-    return answer({"ok": True, "connected": desk_of(request).link.client is not None})
+    return json_response({"ok": True, "connected": desk_of(request).link.client is not None})
 
 
 @get("/readyz", opt={"open": True}, sync_to_thread=False)
 def readyz(request: Asked) -> Response[bytes]:
     """The view is fresh, or how old it is."""
     found = desk_of(request).readiness()
-    return answer(found, status=200 if found["ready"] else 503, headers={} if found["ready"] else {"Retry-After": "1"})
+    return json_response(
+        found, status=200 if found["ready"] else 503, headers={} if found["ready"] else {"Retry-After": "1"}
+    )
 
 
 @get("/metrics", opt={"roles": READ})
@@ -98,7 +100,7 @@ async def metrics(request: Asked) -> Response[bytes]:
 @get("/openapi.json", opt={"open": True}, sync_to_thread=False)
 def openapi() -> Response[bytes]:
     """The OpenAPI document."""
-    return answer(document(), headers={"Cache-Control": "public, max-age=300"})
+    return json_response(document(), headers={"Cache-Control": "public, max-age=300"})
 
 
 @post("/v1/outcomes", opt={"roles": REPORT}, status_code=200)
@@ -180,7 +182,7 @@ async def get_history(request: Asked) -> Response[bytes]:
         raise unavailable(f"the transitions could not be read: {error or 'no answer'}") from None
     complete = found.known_from_ms <= from_ms
     facts = {"from": rfc3339(from_ms), "to": rfc3339(to_ms), "seq": desk.mirror.seq, "complete": complete}
-    return answer({**facts, "known_from": rfc3339(found.known_from_ms), "transitions": found.transitions})
+    return json_response({**facts, "known_from": rfc3339(found.known_from_ms), "transitions": found.transitions})
 
 
 def _scope(provider: str, model: str | None) -> Scope:
@@ -202,7 +204,7 @@ async def overview(request: Asked) -> Response[bytes]:
     """The fleet at a glance."""
     if request.query_params:
         raise refused(next(iter(request.query_params))[:64], "no parameter")
-    return answer(await desk_of(request).overview.get())
+    return json_response(await desk_of(request).overview.get())
 
 
 @get("/v1/watch", opt={"roles": READ}, sync_to_thread=False)
@@ -236,7 +238,7 @@ async def _operate(request: Asked, action: str, act: ActRequest | Clear) -> Resp
         question["id"] = _act_id(key, action, question)
     found = await desk.ask(f"sickbay.operate.v1.{action}", question)
     _log.info("%s of %s by %s", action, scope.key, actor)
-    return answer(found)
+    return json_response(found)
 
 
 @post("/v1/hold", opt={"roles": OPERATE}, status_code=200)
@@ -262,7 +264,9 @@ def session(request: Asked) -> Response[bytes]:
     """Who the caller is here."""
     caller = request.user
     roles = sorted(caller.roles)
-    return answer({"name": caller.name, "roles": roles, "anonymous": caller.is_anonymous, "replica": caller.replica})
+    return json_response(
+        {"name": caller.name, "roles": roles, "anonymous": caller.is_anonymous, "replica": caller.replica}
+    )
 
 
 @post("/v1/session", opt={"open": True}, status_code=204)
