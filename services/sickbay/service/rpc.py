@@ -171,7 +171,7 @@ def status(folds: Folds, ask: StatusAsk) -> dict[str, Any]:
     }
 
 
-def decide(folds: Folds, ask: DecideAsk) -> dict[str, Any]:
+def answer_decide(folds: Folds, ask: DecideAsk) -> dict[str, Any]:
     """Answer to `DecideAsk`: the decision, and under `counters` the documents it rests on, widest scope first."""
     fleet, now_ms = folds.fleet, folds.now_ms()
     target = Target(ask.provider, ask.model)
@@ -254,7 +254,7 @@ ENDPOINTS: Final = (
 
 _QUESTIONS: Final[dict[type, Callable[[Folds, Any], dict[str, Any]]]] = {
     StatusAsk: status,
-    DecideAsk: decide,
+    DecideAsk: answer_decide,
     ExplainAsk: explain,
 }
 
