@@ -181,7 +181,7 @@ def answer_decide(folds: Folds, ask: DecideAsk) -> dict[str, Any]:
     return {**_head(fleet, now_ms), **msgspec.to_builtins(decision), "seq": fleet.seq, "counters": counters}
 
 
-def explain(folds: Folds, ask: ExplainAsk) -> dict[str, Any]:
+def answer_explain(folds: Folds, ask: ExplainAsk) -> dict[str, Any]:
     """Answer to `ExplainAsk`: the decision where a model is named, and the documents of the scopes around it."""
     return documents_around(folds.fleet, scope_of(ask.provider, ask.model), folds.now_ms())
 
@@ -255,7 +255,7 @@ ENDPOINTS: Final = (
 _QUESTIONS: Final[dict[type, Callable[[Folds, Any], dict[str, Any]]]] = {
     StatusAsk: status,
     DecideAsk: answer_decide,
-    ExplainAsk: explain,
+    ExplainAsk: answer_explain,
 }
 
 
