@@ -19,7 +19,7 @@ from sickbay.bus.connect import connect
 from sickbay.config import Settings
 from sickbay.control.acts import ActRefused, make_override, publish_outcome, read_duration_s, scope_of
 from sickbay.service.app import Services
-from sickbay.service.rpc import ENDPOINTS, REPLY_BYTES_MAX, Rpc, StatusAsk, status
+from sickbay.service.rpc import ENDPOINTS, REPLY_BYTES_MAX, Rpc, StatusAsk, answer_status
 from sickbay_events import CallOutcome, Target
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
@@ -278,7 +278,7 @@ async def test_no_status_is_longer_than_a_message_may_be(nats_client: Client, se
     targets = [Target(f"host-{n}", "m" * 250) for n in range(40)]
     acks = [await publish_outcome(nats_client, target, outcome, replica="r1") for target in targets]
     assert await services.projector.folded_to(acks[-1].seq, 10)
-    whole = status(services.projector, StatusAsk(all=True, limit=1000))
+    whole = answer_status(services.projector, StatusAsk(all=True, limit=1000))
     assert len(msgspec.json.encode(whole)) < REPLY_BYTES_MAX
     by_pages = []
     after: str | None = ""
@@ -286,7 +286,7 @@ async def test_no_status_is_longer_than_a_message_may_be(nats_client: Client, se
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sickbay.service.rpc.REPLY_BYTES_MAX", small)
         while after is not None:
-            page = status(services.projector, StatusAsk(all=True, limit=1000, after=after))
+            page = answer_status(services.projector, StatusAsk(all=True, limit=1000, after=after))
             assert len(msgspec.json.encode(page["scopes"])) <= small + 100
             by_pages += [one["provider"] for one in page["scopes"]]
             after = page["next"]

@@ -144,7 +144,7 @@ class Folds(Protocol):
         ...
 
 
-def status(folds: Folds, ask: StatusAsk) -> dict[str, Any]:
+def answer_status(folds: Folds, ask: StatusAsk) -> dict[str, Any]:
     """Answer to `StatusAsk`: documents of what is held, or of all targets, one page."""
     fleet, now_ms = folds.fleet, folds.now_ms()
     wanted = None if ask.provider is None else scope_of(ask.provider, ask.model).key
@@ -253,7 +253,7 @@ ENDPOINTS: Final = (
 )
 
 _QUESTIONS: Final[dict[type, Callable[[Folds, Any], dict[str, Any]]]] = {
-    StatusAsk: status,
+    StatusAsk: answer_status,
     DecideAsk: answer_decide,
     ExplainAsk: answer_explain,
 }
