@@ -30,7 +30,7 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 EVERYWHERE: Final = ("0.0.0.0", "::", "[::]")  # noqa: S104 - read, not bound
 
 
-async def ask(patient: Installation, **question: Any) -> dict[str, Any]:
+async def ask_services(patient: Installation, **question: Any) -> dict[str, Any]:
     """The services' status. Raises `BusError`, `nats.errors.Error`, `TimeoutError`."""
     reply = await patient.client.request("sickbay.v1.status", json.dumps(question).encode(), timeout=REQUEST_S)
     if reply.headers and "Nats-Service-Error" in reply.headers:
@@ -42,7 +42,7 @@ async def ask(patient: Installation, **question: Any) -> dict[str, Any]:
 async def folding(patient: Installation) -> list[Finding]:
     """Who folds, how far behind, and how old the checkpoint is."""
     try:
-        projector = (await ask(patient, limit=1))["projector"]
+        projector = (await ask_services(patient, limit=1))["projector"]
     except nats.errors.NoRespondersError:
         do = "start `sickbay serve`: until then the gates go on with the last known holds and their own"
         return [Finding(what="services", level="bad", found="no service answers", do=do)]
@@ -98,7 +98,7 @@ async def unverified(patient: Installation) -> list[Finding]:
     after = ""
     while True:
         try:
-            page = await ask(patient, all=True, limit=PAGE, after=after)
+            page = await ask_services(patient, all=True, limit=PAGE, after=after)
         except nats.errors.NoRespondersError:
             return []  # another check's finding
         live += [f"{scope['provider']} {scope['model']}" for scope in page["scopes"] if scope.get("health") == "live"]
