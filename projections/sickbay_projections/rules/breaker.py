@@ -127,7 +127,7 @@ def _slow(case: FoldContext, state: ScopeState, bucket: int) -> None:
     alone = _only(by)
     if alone == SEVERAL or case.overlay or not witnesses.has_other_good(state, alone, case.now_ms, limits):
         numbers = {"slow": slow, "attempts": attempts, "replicas": len(by)}
-        circuit.begin(case, case.node, slow, numbers)
+        circuit.begin_open(case, case.node, slow, numbers)
 
 
 # -- faults --------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def _fault(case: FoldContext, state: ScopeState) -> None:
         hold.later += 1
     elif holds.is_after(case, RULE, state):
         if circuit.is_trial(case, hold) if hold is not None else ramp.is_on(case, state, RULE):
-            circuit.begin(case, case.node, 1, {"faults": 1})
+            circuit.begin_open(case, case.node, 1, {"faults": 1})
         else:
             _count(case, state)
     spread.failed(case)
@@ -195,7 +195,7 @@ def _weigh(case: FoldContext, state: ScopeState, faults: Faults) -> None:
         or not witnesses.has_other_good(state, alone, case.now_ms, case.limits)
     ):
         _warn(case, _suspect(case, state, found), numbers)
-        circuit.begin(case, case.node, max(found.run, found.faults), numbers)
+        circuit.begin_open(case, case.node, max(found.run, found.faults), numbers)
     else:
         _hold_alone(case, faults, alone, _suspect(case, state, found), numbers)
 

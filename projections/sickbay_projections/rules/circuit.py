@@ -36,7 +36,7 @@ def length_ms(case: FoldContext, node: Node, nth: int) -> int:
     return max(1, length)
 
 
-def begin(case: FoldContext, node: Node, count: int, numbers: dict[str, int]) -> None:
+def begin_open(case: FoldContext, node: Node, count: int, numbers: dict[str, int]) -> None:
     """The breaker of this scope opens, or opens again. What it rests on is used up."""
     state = node.state
     nth = holds.nth(state, RULE, case.now_ms, node.limits)

@@ -48,7 +48,7 @@ def _open(case: FoldContext, credential: Node, numbers: dict[str, int], *, netwo
             continue
         hold = circuit.hold_of(wide)
         if (hold is None or case.now_ms >= hold.end_ms) and holds.is_after(case, RULE, wide.state):
-            circuit.begin(case, wide, numbers["open"], numbers)
+            circuit.begin_open(case, wide, numbers["open"], numbers)
         return
 
 
@@ -80,7 +80,7 @@ def failed(case: FoldContext) -> None:
         if hold is None or not circuit.is_trial(case, hold):
             continue
         if holds.is_after(case, RULE, wide.state):
-            circuit.begin(case, wide, 1, {"faults": 1})
+            circuit.begin_open(case, wide, 1, {"faults": 1})
 
 
 def told_nothing(case: FoldContext) -> None:
