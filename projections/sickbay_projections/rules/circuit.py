@@ -60,5 +60,5 @@ def begin_open(case: FoldContext, node: Node, count: int, numbers: dict[str, int
 def close(case: FoldContext, node: Node, hold: Hold, *, ring_seq: int, by: str = "success") -> None:
     """A success after the hold closes it into a ramp, and the window begins anew."""
     node.state.window = node.state.faults = None
-    ramp.begin(case, node, RULE, ring_seq)
+    ramp.begin_ramp(case, node, RULE, ring_seq)
     holds.lift(case, node, hold, by)

@@ -10,7 +10,7 @@ from ..state.model import Node, Ramp, ScopeState
 from .case import FoldContext
 
 
-def begin(case: FoldContext, node: Node, rule: str, began_seq: int) -> None:
+def begin_ramp(case: FoldContext, node: Node, rule: str, began_seq: int) -> None:
     """A ramp of this scope begins now. An overlay has none: it is one replica."""
     if not case.overlay:
         length_ms = node.limits.ramp_step_ms * len(node.limits.ramp_percents)

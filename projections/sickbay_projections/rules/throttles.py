@@ -74,7 +74,7 @@ def _answered(case: FoldContext, node: Node) -> None:
     if hold is not None:
         hold.nth = 0
         if case.now_ms < hold.end_ms:
-            ramp.begin(case, node, RULE, hold.began_seq)
+            ramp.begin_ramp(case, node, RULE, hold.began_seq)
             holds.lift(case, node, hold)
     elif past is not None:
         past.nth = 0
