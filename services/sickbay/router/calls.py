@@ -115,7 +115,7 @@ class Calls:
             async with attempt:
                 course.began(step, attempt)
                 is_in = True
-                value = await bounded(attempt_fn(step.target, attempt), step, attempt)
+                value = await within_limit(attempt_fn(step.target, attempt), step, attempt)
         except WrongFunction:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
@@ -171,7 +171,7 @@ class WrongFunction(TypeError):
         super().__init__(f"attempt_fn: it gave a {self.got}; accepted is {accepted}")
 
 
-async def bounded(work: Awaitable[T], step: Try, attempt: Attempt) -> T:
+async def within_limit(work: Awaitable[T], step: Try, attempt: Attempt) -> T:
     """What `work` gives within the step's limit. Raises what it raised, or a `TimeoutError`; it is cancelled then, and
     when whoever awaits this is cancelled."""
     if not inspect.isawaitable(work):
