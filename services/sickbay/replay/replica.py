@@ -28,7 +28,7 @@ from ..bus.jetstream import JetStreamApi, StreamAt
 from ..bus.reader import CaughtUp, Chunk, LogReader
 from ..bus.topology import LOG, OUTCOME_PREFIX
 from ..log.decode import Intake
-from ..router.overlay import bounded
+from ..router.overlay import router_policy
 from .past import REQUEST_S, log_now
 from .story import BorrowedConnection
 
@@ -78,7 +78,7 @@ class _Own:
     """The replica's own events, folded as its overlay folds them."""
 
     def __init__(self, target: Target, replica: str, policy: Policy) -> None:
-        self.fleet = Fleet(bounded(policy), overlay=True)
+        self.fleet = Fleet(router_policy(policy), overlay=True)
         self.outcomes = 0
         self.refused: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
         self.skipped: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)

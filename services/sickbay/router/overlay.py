@@ -73,7 +73,7 @@ class Overlay:
         """`folded`, `failed`, `ended_by_cluster`, `cut`."""
         self._now_ms, self._cluster, self._replica = now_ms, cluster, replica
         self._policy = Policy()
-        self._fleet = Fleet(bounded(self._policy), overlay=True)
+        self._fleet = Fleet(router_policy(self._policy), overlay=True)
         self.lock = threading.RLock()
         """Held while an outcome is numbered and queued here, so that its acknowledgement cannot overtake it."""
         self._pending: deque[tuple[int, int, Target, Event]] = deque()
@@ -186,7 +186,7 @@ class Overlay:
         with self.lock:
             self.fold()
             self._policy = policy
-            self._apply(PolicyChanged(policy=bounded(policy).to_data()))
+            self._apply(PolicyChanged(policy=router_policy(policy).to_data()))
 
     # What the cluster says.
 
@@ -348,7 +348,7 @@ def _nested(key: str) -> list[str]:
     return [".".join(parts[: depth + 1]) for depth in range(len(parts))]
 
 
-def bounded(policy: Policy) -> Policy:
+def router_policy(policy: Policy) -> Policy:
     """A policy with the bounds of a router instead of the fleet's."""
     bounds = policy.bounds
     smaller = msgspec.structs.replace(
