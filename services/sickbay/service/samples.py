@@ -12,7 +12,7 @@ from sickbay_events.derived import RULES
 from sickbay_events.errors import PoisonReason
 from sickbay_projections import FOLD_VERSION
 
-from ..metrics.sample import Sample, by_label
+from ..metrics.sample import Sample, samples_by_label
 from ..metrics.table import BUILD, OTHER
 from .fleet_samples import FleetScan, fleet_samples
 
@@ -65,9 +65,9 @@ async def look_at(services: Services) -> FleetScan | None:
 def service_samples(services: Services, look: FleetScan | None) -> Iterator[Sample]:
     """All samples as of now; what is known of the fleet as of the look."""
     yield build_sample()
-    yield from by_label("sickbay_trial_leases_total", services.trials, ANSWERS)
+    yield from samples_by_label("sickbay_trial_leases_total", services.trials, ANSWERS)
     if services.prober is not None:
-        yield from by_label("sickbay_probes_total", services.prober.counts, PROBE_RESULTS, OTHER)
+        yield from samples_by_label("sickbay_probes_total", services.prober.counts, PROBE_RESULTS, OTHER)
     for relay in services.alerting.relays if services.alerting is not None else ():
         name = (relay.receiver.name,)
         yield Sample("sickbay_alert_receiver_failing", int(not relay.facts()["ok"]), name)
@@ -117,9 +117,9 @@ def _known_samples(projector: Projector) -> Iterator[Sample]:
     so that it is the same for all projectors and goes on after a restart."""
     fleet, meters = projector.fleet, projector.meters
     yield Sample("sickbay_policy_sequence", fleet.policy_seq)
-    yield from by_label("sickbay_outcomes_total", meters.outcomes, tuple(KINDS))
+    yield from samples_by_label("sickbay_outcomes_total", meters.outcomes, tuple(KINDS))
     told = dict.fromkeys(TRANSITIONS, 0) | dict(meters.transitions)
     for labels, count in told.items():
         yield Sample("sickbay_transitions_total", count, labels)
-    yield from by_label("sickbay_dead_letters_total", fleet.skipped, REASONS, OTHER)
+    yield from samples_by_label("sickbay_dead_letters_total", fleet.skipped, REASONS, OTHER)
     yield Sample("sickbay_repeated_events_total", fleet.repeated)
