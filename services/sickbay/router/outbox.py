@@ -261,6 +261,6 @@ class Backlog:
         return [*self._weighty, *self._light]
 
 
-def by_label(entries: Iterable[QueuedEvent]) -> dict[str, int]:
+def count_by_label(entries: Iterable[QueuedEvent]) -> dict[str, int]:
     """How many entries there are of each label, the most frequent first."""
     return dict(Counter(label(entry.event) for entry in entries).most_common())

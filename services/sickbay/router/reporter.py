@@ -27,7 +27,7 @@ from sickbay_events import NameRefused, Target, token
 
 from ..bus.link import Link
 from .in_flight import InFlight
-from .outbox import Backlog, NotReportable, QueuedEvent, Reportable, by_label, fit, label
+from .outbox import Backlog, NotReportable, QueuedEvent, Reportable, count_by_label, fit, label
 
 _log = logging.getLogger("sickbay.reporter")
 
@@ -219,7 +219,7 @@ class Reporter:
         with self._lock:
             waiting = self._backlog.entries()
         on_way = list(self._flight.entries.values())
-        return Left(by_label([*on_way, *waiting]), sum(entry.sends > 0 for entry in on_way))
+        return Left(count_by_label([*on_way, *waiting]), sum(entry.sends > 0 for entry in on_way))
 
     def _wake(self) -> None:
         loop = self._loop
