@@ -42,7 +42,7 @@ def spans(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {"span": span, "resource": about}
 
 
-def call(row: Mapping[str, Any], setup: Setup) -> Call:
+def otel_call(row: Mapping[str, Any], setup: Setup) -> Call:
     """The call that a span tells of. Raises `RowRefused`, `NotACall`."""
     span, about = row["span"], row["resource"]
     if not isinstance(span, Mapping):
