@@ -25,7 +25,7 @@ _TOOK: Final = {"took": 1000.0, "took_s": 1000.0, "took_ms": 1.0, "ms": 1.0, "du
                 "latency": 1000.0, "latency_ms": 1.0, "elapsed": 1000.0, "elapsed_ms": 1.0}  # fmt: skip
 
 
-def call(line: str, setup: Setup) -> Call:
+def logline_call(line: str, setup: Setup) -> Call:
     """The call that a line tells of. Raises `RowRefused`, `NotACall`."""
     tag = _TAG.search(line)
     if tag is None:
