@@ -44,7 +44,7 @@ def _each(documents: Iterable[SourceRow]) -> Iterator[SourceRow]:
 FORMATS: Final[dict[str, Format]] = {
     "jsonl": Format("JSON lines (or an array) with a field map", records, _mapped),
     "csv": Format("CSV with a header and a field map", table, _mapped),
-    "litellm": Format("LiteLLM's spend logs, error logs and callbacks, as JSON or CSV", records, litellm.call),
+    "litellm": Format("LiteLLM's spend logs, error logs and callbacks, as JSON or CSV", records, litellm.litellm_call),
     "otel": Format("OpenTelemetry GenAI spans as OTLP JSON", _spans, otel.otel_call),
     "loglines": Format("log lines of the form [llm:name] HTTP 400 model=… body=…", lines, loglines.call),
     "nginx": Format("an access log of nginx, with a field map", lines, access.nginx),

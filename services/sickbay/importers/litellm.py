@@ -37,7 +37,7 @@ _PROVIDERS_WORD: Final = re.compile(r"\b[A-Z]\w*Exception\b\s*-|\blitellm\.\w+Er
 _GATEWAY: Final = ("ProxyException", "BudgetExceededError", "HTTPException", "RouterRateLimitError")
 
 
-def call(row: Mapping[str, Any], setup: Setup) -> Call:
+def litellm_call(row: Mapping[str, Any], setup: Setup) -> Call:
     """The call that a row tells of. Raises `RowRefused`, `NotACall`."""
     kwargs = _object(row.get("kwargs"))
     for holder in (row, kwargs):
