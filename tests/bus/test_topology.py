@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats_servers import NatsCluster, NatsServer
 from sickbay.bus import topology
 from sickbay.bus.connect import connect
-from sickbay.bus.topology import NoJetStream, StreamDifference, StreamLimits, TopologyError, check, ensure
+from sickbay.bus.topology import NoJetStream, StreamDifference, StreamLimits, TopologyError, check_streams, ensure
 
 NAMES = (
     "SICKBAY_CONTROL",
@@ -50,7 +50,7 @@ async def test_everything_is_created_and_found_again_without_difference(nats_cli
 
 
 async def test_check_creates_nothing_and_names_what_is_missing(nats_client: Client) -> None:
-    report = await check(nats_client)
+    report = await check_streams(nats_client)
     assert not report.ok
     assert report.problems == tuple(f"{name}: is missing" for name in NAMES)
     assert (await api(nats_client, "STREAM.NAMES"))["total"] == 0

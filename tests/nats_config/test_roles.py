@@ -24,7 +24,7 @@ from projector_processes import until
 from secured_nats import AT_ONCE_S, SecuredNats, acting, serving, settings_of
 from sickbay.bus.connect import ConnectError, NatsOptions, PermissionDenied, connect, request
 from sickbay.bus.entries import read_entries
-from sickbay.bus.topology import CONTROL, GATE_STREAM, LOG, check
+from sickbay.bus.topology import CONTROL, GATE_STREAM, LOG, check_streams
 from sickbay.control.acts import NotStored, log_now_ms, publish_outcome, publish_override
 from sickbay.nats_config.write import write
 from sickbay.service.app import Services
@@ -332,7 +332,7 @@ async def test_a_cluster_finds_itself_over_tls_and_keeps_three_copies(tmp_path: 
                         continue
             async with serving(nats) as services:
                 await held(nats, services)
-                found = await check(operator.client, settings_of(nats.env("services")).limits)
+                found = await check_streams(operator.client, settings_of(nats.env("services")).limits)
                 assert found.ok and found.notes == ()
                 info = await operator.client.request(f"$JS.API.STREAM.INFO.{LOG}", b"", timeout=5)
                 assert len(json.loads(info.data)["cluster"]["replicas"]) == 2

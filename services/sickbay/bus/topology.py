@@ -114,7 +114,7 @@ class StreamDifference(msgspec.Struct, frozen=True):
 
 
 class StreamReport(msgspec.Struct, frozen=True):
-    """What became of one stream. `state` is "created", "present" or "missing" (the last from `check` only).
+    """What became of one stream. `state` is "created", "present" or "missing" (the last from `check_streams` only).
     `created_at` is the server's RFC 3339 time of its creation ("" when missing): the identity of a log."""
 
     name: str
@@ -126,7 +126,7 @@ class StreamReport(msgspec.Struct, frozen=True):
 
 
 class TopologyReport(msgspec.Struct, frozen=True):
-    """What `ensure` and `check` found, in the order of the table."""
+    """What `ensure` and `check_streams` found, in the order of the table."""
 
     streams: tuple[StreamReport, ...]
 
@@ -287,7 +287,7 @@ async def ensure_when_led(
         await asyncio.sleep(_LEADER_RETRY_S)
 
 
-async def check(client: Client, limits: StreamLimits | None = None, view: ViewNames = MAIN) -> TopologyReport:
+async def check_streams(client: Client, limits: StreamLimits | None = None, view: ViewNames = MAIN) -> TopologyReport:
     """As `ensure`, but creates nothing."""
     await require_jetstream(client)
     return TopologyReport(tuple([await _stream(client, config, create=False) for config in streams(limits, view)]))

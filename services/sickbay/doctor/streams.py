@@ -10,7 +10,7 @@ from sickbay_events import parse_rfc3339, rfc3339
 from sickbay_projections import FOLD_VERSION
 
 from ..bus.jetstream import JetStreamApi
-from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TopologyReport, check
+from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TopologyReport, check_streams
 from ..bus.view_names import MAIN
 from ..log.snapshots import list_snapshots
 from ..projector.acts import WAIT_MAX_S, ControlLag
@@ -28,7 +28,7 @@ BUCKET_PREFIX: Final = f"{MAIN.stream}-"
 
 async def topology(patient: Installation) -> list[Finding]:
     """Each stream against the table, and which other views there are."""
-    found = await check(patient.client, patient.settings.limits, patient.names)
+    found = await check_streams(patient.client, patient.settings.limits, patient.names)
     findings = [Finding(what="streams", level="bad", found=text, do=_hint(found)) for text in found.problems]
     findings += [
         Finding(what="streams", level="note", found=text, do="yours to choose; `sickbay serve` leaves it as it is")
