@@ -127,17 +127,17 @@ def _wanted(
 
 
 async def _unreported(wanted: Probe) -> tuple[Checked, StoredAct | None]:
-    from ..prober.checks import check, http_client
+    from ..prober.checks import http_client, run_check
 
     async with http_client() as http:
-        return await check(http, wanted), None
+        return await run_check(http, wanted), None
 
 
 async def _reported(
     known: Settings, wanted: Probe, nats: str | None, data: str | None
 ) -> tuple[Checked, StoredAct | None]:
     """Check it as the services would: under the leases of its holds, and put the result into the log."""
-    from ..prober.checks import check, http_client
+    from ..prober.checks import http_client, run_check
     from ..prober.prober import LeaseHolder
 
     async with connected(nats, data) as client, http_client() as http:
@@ -146,7 +146,7 @@ async def _reported(
         if not await holder.take():
             raise SaysNo("it is held, and the lease of its trial is another one's now, or no service answers")
         try:
-            found = await check(http, wanted)
+            found = await run_check(http, wanted)
             if found.ok is None:
                 return found, None
             event = found.event(wanted, seen_seq=seen_seq, trial=leases)

@@ -80,7 +80,7 @@ def http_client() -> httpx.AsyncClient:
     return httpx.AsyncClient(follow_redirects=False, timeout=HTTP_S_MAX)
 
 
-async def check(http: httpx.AsyncClient, probe: Probe, level: Level | None = None) -> Checked:
+async def run_check(http: httpx.AsyncClient, probe: Probe, level: Level | None = None) -> Checked:
     """Make one check. Raises nothing that the network or the provider can cause."""
     level = level or probe.level
     asked = probe.ready if level == "readiness" else probe.live

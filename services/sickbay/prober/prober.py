@@ -28,7 +28,7 @@ from sickbay_projections.decide import wants_early
 from ..bus.connect import BusError
 from ..control.acts import publish_probe
 from ..view.entries import View
-from .checks import SUSPICIOUS, UNPROVEN, Checked, check, http_client
+from .checks import SUSPICIOUS, UNPROVEN, Checked, http_client, run_check
 from .settings import Probe, ProbeSettings
 
 _log = logging.getLogger("sickbay.prober")
@@ -253,7 +253,7 @@ class Prober:
         seen_seq = self._facts.seq
         self._spent.append(time.monotonic())
         try:
-            found = await check(http, probe)
+            found = await run_check(http, probe)
             if found.ok is None:
                 self.counts["own_fault"] += 1
                 _log.warning("a probe of %s %s was not made: %s", probe.target.provider, probe.target.model, found.why)
