@@ -17,10 +17,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
+from sickbay.bus.connect_client import connect_client
+
 from bench_fold import START_MS
 from nats_servers import NatsServer
 from rows import Row, print_rows
-from sickbay.bus.connect import connect
 from sickbay.bus.topology import ensure
 from sickbay.historian.book import Book, Position
 from sickbay.log.decode import DecodedBatch
@@ -74,7 +75,7 @@ async def live(per_s: int, seconds: int, folder: Path) -> tuple[float, float, fl
     """A historian of its own process beside a publisher: the worst and the last lag in s, and its CPU share."""
     path = folder / "live.db"
     with NatsServer() as server:
-        client = await connect(server.url)
+        client = await connect_client(server.url)
         await ensure(client, None)
         command = [sys.executable, "-m", "sickbay", "historian", "--nats", server.url, "--history", str(path)]
         process = subprocess.Popen(command, env={**os.environ, "SICKBAY_LOG_LEVEL": "ERROR"})

@@ -12,9 +12,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
+from sickbay.bus.connect_client import NatsOptions, connect_client
+
 from nats_servers import NatsServer
 from rows import Row, median, percentile, print_rows
-from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.link import Link
 from sickbay.bus.topology import ensure
 from sickbay.router.reporter import Reporter
@@ -68,7 +69,7 @@ async def _published_per_s(reporter: Reporter, events: int) -> float:
 
 async def _measure(quick: bool) -> list[Row]:
     with NatsServer() as server:
-        client = await connect(server.url)
+        client = await connect_client(server.url)
         await ensure(client)
         link = Link(NatsOptions.from_url(server.url))
         link.start()

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 from nats.js.errors import NotFoundError
+from sickbay.bus.connect_client import connect_client
 
 from alert_receiver import CLOSE, HANG, SECRET, Receiver
 from cli_runs import CLEAN
 from nats_servers import NatsServer, free_port
 from sickbay.alerts.relay import ACK_WAIT_S, Alerting, Relay
 from sickbay.alerts.settings import read_alerts
-from sickbay.bus.connect import connect
 from sickbay.bus.topology import HELD_PREFIX, TRANSITIONS, StreamLimits, ensure
 from sickbay.bus.view_names import MAIN
 from sickbay.control.acts import publish_outcome
@@ -117,7 +117,7 @@ def telling(nats: NatsServer, tmp_path: Path) -> Iterator[Callable[..., Telling]
 
 async def hold(nats: NatsServer, host: str, models: int = 1) -> None:
     """Have so many models of a host quarantined."""
-    client = await connect(nats.url)
+    client = await connect_client(nats.url)
     outcome = CallOutcome(kind="model_unavailable", status=404)
     targets = [Target(host, f"m{number}") for number in range(models)]
     # All at once, so that a window of seconds is enough on a busy machine, too.
@@ -157,7 +157,7 @@ async def test_a_host_with_many_holds_is_one_message_to_each_receiver_and_one_th
     found = served.metrics()
     assert 'sickbay_alert_receiver_failing{receiver="dead"} 1.0' in found
     assert 'sickbay_alerts_told_total{receiver="many"} 30.0' in found
-    client = await connect(nats.url)
+    client = await connect_client(nats.url)
     for junk in (b"no json", b"[]", b'{"type":"held","id":1}', b'{"type":"held","id":"x","provider":"many.example"}'):
         await client.publish("sickbay.held.by-hand", junk)
     await client.close()
@@ -176,7 +176,7 @@ async def relaying(
 ) -> AsyncIterator[tuple[Relay, Client]]:
     """The one receiver of a file as `sickbay serve` tells it, in this process, with its connection."""
     settings, ways = read_alerts(text, {"KEY": SECRET})
-    client = await connect(nats.url)
+    client = await connect_client(nats.url)
     await ensure(client, StreamLimits(), MAIN)
     alerting = Alerting(settings, ways, client=lambda: client, is_active=is_active)
     await alerting.prepare(client)

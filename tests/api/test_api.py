@@ -14,11 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
+from sickbay.bus.connect_client import connect_client
 
 from http_rig import TARGET, TOKENS, House, by, token_of, until, write_tokens
 from sickbay.api.openapi import OPERATIONS
 from sickbay.api.tokens import TokensRefused, digest_of, make_token, read_tokens
-from sickbay.bus.connect import connect
 from sickbay.tomlfile import FileRefused
 from sickbay_events import Target, rfc3339
 
@@ -230,7 +230,7 @@ def test_a_past_time_is_found_behind_whatever_came_later(house: House, monkeypat
     began_ms = time.time_ns() // 1_000_000
 
     async def tell() -> None:
-        client = await connect(house.nats.url)
+        client = await connect_client(house.nats.url)
         for n in range(60):
             fact = {"type": "warning", "rule": "tests", "time_ms": began_ms + n, "at": rfc3339(began_ms + n)}
             await client.request("sickbay.warning.past.=.m", json.dumps(fact).encode(), timeout=5)
@@ -250,7 +250,7 @@ def test_what_is_no_derived_event_among_them_is_passed(house: House) -> None:
     """Whoever may write into the transitions by hand can write anything: history and overview go on without it."""
 
     async def put() -> None:
-        client = await connect(house.nats.url)
+        client = await connect_client(house.nats.url)
         for body in (b"hello", b"[]", b"{}", b'{"time_ms": "soon"}', b'{"time_ms": 9}'):
             await client.request("sickbay.warning.by-hand.=.m", body, timeout=5)
         await client.close()

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sickbay.bus.connect_client import connect_client
 
 from http_rig import TOKENS, House, Reader, by, until, write_tokens
 from sickbay.api.watch import BACKLOG_BYTES_MAX, KEPT, Watcher
-from sickbay.bus.connect import connect
 
 SLOW_S = 5.0
 ROUNDS = 24
@@ -87,7 +87,7 @@ def test_who_does_not_read_is_dropped_and_nobody_waits_for_it(
     monkeypatch.setattr(f"sickbay.api.{limit}", value)
 
     async def flood(number: int) -> None:
-        client = await connect(house.nats.url)
+        client = await connect_client(house.nats.url)
         try:
             for _ in range(100):
                 await client.publish("sickbay.warning.h.=.m", b'{"type":"warning","text":"%s"}' % (b"x" * 4_000))

@@ -10,6 +10,7 @@ import pytest
 from nats.aio.client import Client
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
+from sickbay.bus.connect_client import connect_client
 
 from nats_servers import NatsServer
 from sickbay.bus.bulk import (
@@ -21,7 +22,6 @@ from sickbay.bus.bulk import (
     status_text,
     subscribe_bulk,
 )
-from sickbay.bus.connect import connect
 
 HEADERS = b"NATS/1.0\r\nNats-Msg-Id: 00ff-1\r\nA: b\r\n\r\n"
 STATUSES = [
@@ -228,12 +228,12 @@ async def test_bulk_and_ordinary_subscriptions_live_on_one_connection(nats_clien
 
 
 async def test_a_bulk_subscription_outlives_a_reconnect(nats_server: NatsServer) -> None:
-    client = await connect(nats_server.url)
+    client = await connect_client(nats_server.url)
     got = asyncio.Event()
     await subscribe_bulk(client, "bulk", lambda _items: got.set())
     nats_server.kill9()
     nats_server.restart()
-    other = await connect(nats_server.url)
+    other = await connect_client(nats_server.url)
     async with asyncio.timeout(5):
         while not got.is_set():  # published until the reconnected client hears it
             await other.publish("bulk", b"x")

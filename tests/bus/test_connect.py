@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
-
-from nats_servers import NatsServer, free_port
-from sickbay.bus.bulk import BulkParser
-from sickbay.bus.connect import (
+from sickbay.bus.connect_client import (
     AccessRefused,
     ConnectError,
     NatsOptions,
     OptionsError,
     PermissionDenied,
-    connect,
+    connect_client,
     connect_once,
 )
+
+from nats_servers import NatsServer, free_port
+from sickbay.bus.bulk import BulkParser
 from sickbay.bus.link import Link
 
 USERS = """
@@ -48,7 +48,7 @@ async def test_a_dead_port_is_said_within_the_time_and_with_the_address() -> Non
     port = free_port()
     began = time.monotonic()
     with pytest.raises(ConnectError, match=rf"127\.0\.0\.1:{port}.*Connect call failed") as caught:
-        await connect(f"nats://user:hidden@127.0.0.1:{port}", timeout_s=0.5)
+        await connect_client(f"nats://user:hidden@127.0.0.1:{port}", timeout_s=0.5)
     assert 0.4 < time.monotonic() - began < 1.5
     assert "hidden" not in str(caught.value)
 
@@ -57,13 +57,13 @@ async def test_a_port_that_takes_connections_and_says_nothing_is_given_up_in_tim
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         with pytest.raises(ConnectError):
-            await connect(f"nats://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.5)
+            await connect_client(f"nats://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.5)
         assert time.monotonic() - began < 1.5
 
 
 async def test_connect_waits_for_a_server_that_starts_a_moment_later() -> None:
     server = NatsServer()
-    task = asyncio.create_task(connect(server.url, timeout_s=10))
+    task = asyncio.create_task(connect_client(server.url, timeout_s=10))
     await asyncio.sleep(0.2)  # the time in which nobody is there is what this is about
     try:
         await asyncio.to_thread(server.start)
@@ -77,7 +77,7 @@ async def test_connect_waits_for_a_server_that_starts_a_moment_later() -> None:
 
 async def test_cancelling_connect_leaves_no_task_behind() -> None:
     before = asyncio.all_tasks()
-    task = asyncio.create_task(connect(f"nats://127.0.0.1:{free_port()}", timeout_s=30))
+    task = asyncio.create_task(connect_client(f"nats://127.0.0.1:{free_port()}", timeout_s=30))
     await asyncio.sleep(0.1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -91,14 +91,14 @@ async def test_a_wrong_password_is_refused_at_once_and_said_so(
     server = nats_server_factory(config=USERS)
     began = time.monotonic()
     with pytest.raises(AccessRefused, match="refused the credentials") as caught:
-        await connect(f"nats://admin:wrong@127.0.0.1:{server.port}", timeout_s=10)
+        await connect_client(f"nats://admin:wrong@127.0.0.1:{server.port}", timeout_s=10)
     assert time.monotonic() - began < 2
     assert "wrong" not in str(caught.value)
 
 
 async def test_user_info_in_the_url_is_percent_decoded(nats_server_factory: Callable[..., NatsServer]) -> None:
     server = nats_server_factory(config=USERS)
-    client = await connect(f"nats://admin:a%2Fp%40w@127.0.0.1:{server.port}")
+    client = await connect_client(f"nats://admin:a%2Fp%40w@127.0.0.1:{server.port}")
     await client.request("$JS.API.INFO")
     await client.close()
 
@@ -109,7 +109,7 @@ async def test_a_token_connects(nats_server_factory: Callable[..., NatsServer]) 
         NatsOptions.from_url(f"nats://s3cr3t@127.0.0.1:{server.port}"),
         NatsOptions.from_url(server.url, token="s3cr3t"),
     ):
-        client = await connect(options)
+        client = await connect_client(options)
         assert client.is_connected
         await client.close()
         assert "s3cr3t" not in repr(options)
@@ -127,13 +127,13 @@ async def test_tls_connects_with_its_own_authority(
         pytest.skip("no openssl command to make a certificate with")
     server = nats_server_factory(config=f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}')
     url = f"tls://localhost:{server.port}"
-    client = await connect(NatsOptions.from_url(url, tls_ca=str(certificate)))
+    client = await connect_client(NatsOptions.from_url(url, tls_ca=str(certificate)))
     await client.request("$JS.API.INFO")
     await client.close()
     with pytest.raises(ConnectError, match="certificate"):
-        await connect(NatsOptions.from_url(url), timeout_s=1)
+        await connect_client(NatsOptions.from_url(url), timeout_s=1)
     with pytest.raises(OptionsError, match="tls_ca"):
-        await connect(NatsOptions.from_url(url, tls_ca=str(tmp_path / "none.pem")))
+        await connect_client(NatsOptions.from_url(url, tls_ca=str(tmp_path / "none.pem")))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_urls_get_scheme_and_port() -> None:
 
 async def test_creds_without_the_package_for_them_is_said() -> None:
     with pytest.raises(OptionsError, match="nkeys"):
-        await connect(NatsOptions.from_url("nats://host", creds="router.creds"))
+        await connect_client(NatsOptions.from_url("nats://host", creds="router.creds"))
 
 
 async def test_a_refused_publish_surfaces_at_once_with_its_subject(
@@ -180,7 +180,7 @@ async def test_a_refused_publish_surfaces_at_once_with_its_subject(
     server = nats_server_factory(config=USERS)
     errors: list[Exception] = []
     options = NatsOptions.from_url(server.url, user="router", password="rpw", inbox_prefix="_INBOX_router")
-    client = await connect(options, on_error=errors.append)
+    client = await connect_client(options, on_error=errors.append)
     await client.publish("$KV.sickbay.gate.Openrouter=2Eai", b"x")
     await until(lambda: bool(errors), 1)
     error = errors[0]

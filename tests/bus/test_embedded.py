@@ -16,8 +16,9 @@ import pytest
 
 pytest.importorskip("fcntl", reason="the embedded server needs POSIX locks")
 
+from sickbay.bus.connect_client import AccessRefused, connect_client
+
 from nats_servers import free_port
-from sickbay.bus.connect import AccessRefused, connect
 from sickbay.bus.embedded import EmbeddedError, EmbeddedServer, StoreInUse, saved_url
 
 # An owner in a process of its own: prints the server's pid and URL, then waits to be ended.
@@ -90,7 +91,7 @@ def owners() -> Iterator[list[Owner]]:
 
 
 async def store_one(url: str) -> int:
-    client = await connect(url)
+    client = await connect_client(url)
     jetstream = client.jetstream()
     await jetstream.add_stream(name="KEPT", subjects=["kept"])
     seq = (await jetstream.publish("kept", b"x")).seq
@@ -123,7 +124,7 @@ async def test_only_this_machine_and_only_with_the_folders_credentials(tmp_path:
         for name in ("nats.url", "nats.conf", "owner.lock", "server.lock"):
             assert (tmp_path / name).stat().st_mode & 0o077 == 0, name
         with pytest.raises(AccessRefused):
-            await connect(f"nats://127.0.0.1:{server.port}")
+            await connect_client(f"nats://127.0.0.1:{server.port}")
         assert server.pid is not None
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if Path("/proc/net/tcp").exists() else []:
             address, port = line.split()[1].split(":")

@@ -7,10 +7,10 @@ import time
 
 import pytest
 from nats.aio.client import Client
+from sickbay.bus.connect_client import NatsOptions, connect_client
 
 from nats_servers import NatsServer
 from sickbay.bus import topology
-from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.entries import ReadError, read_entries, read_entry
 
 GATES = f"{topology.GATE_PREFIX}>"
@@ -129,7 +129,7 @@ async def test_a_bucket_that_is_not_there_is_said_at_once(nats_client: Client) -
 
 
 async def test_a_server_that_does_not_answer_is_given_up_in_time(nats_server: NatsServer) -> None:
-    client = await connect(nats_server.url)
+    client = await connect_client(nats_server.url)
     await topology.ensure(client)
     nats_server.pause()
     try:
@@ -155,11 +155,11 @@ authorization { users: [
 async def test_a_router_needs_no_right_but_direct_get_to_read_the_bucket() -> None:
     """DESIGN: no write on a bucket and no consumer API for routers."""
     with NatsServer(config=ROUTER_ONLY) as server:
-        admin = await connect(NatsOptions.from_url(server.url, user="admin", password="apw"))
+        admin = await connect_client(NatsOptions.from_url(server.url, user="admin", password="apw"))
         await topology.ensure(admin)
         await put_many(admin, 1, 10, b"v")
         options = NatsOptions.from_url(server.url, user="router", password="rpw", inbox_prefix="_INBOX_router")
-        router = await connect(options)
+        router = await connect_client(options)
         assert len((await read_entries(router, topology.GATE_STREAM, GATES)).entries) == 10
         entry = await read_entry(router, topology.GATE_STREAM, f"{topology.GATE_PREFIX}host.=.model-3")
         assert entry is not None

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
+from sickbay.bus.connect_client import NatsOptions, connect_client
 
 from nats_servers import NatsCluster, NatsServer
 from sickbay.bus import feed as feed_module
 from sickbay.bus import reader as reader_module
 from sickbay.bus.bulk import header_value
-from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.jetstream import ApiError, JetStreamApi, rfc3339_ns
 from sickbay.bus.link import ClientSource, Link
 from sickbay.bus.reader import CaughtUp, Chunk, Event, Gap, Interrupted, LogChanged, LogReader, Resumed
@@ -378,7 +378,7 @@ async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
 
 
 async def test_a_client_kept_by_somebody_else_resumes_after_a_restart_too(nats_server: NatsServer) -> None:
-    client = await connect(nats_server.url)
+    client = await connect_client(nats_server.url)
     await make_stream(client)
     await publish(client, 1, 5)
     reading = Reading(LogReader(ClientSource(client), STREAM, after_seq=0))
@@ -416,7 +416,7 @@ async def test_large_messages_pass_by_the_byte_bound_of_a_pull(
 async def test_heartbeats_that_stop_are_noticed(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "SILENCE_S", 0.6)
     monkeypatch.setattr(feed_module, "HEARTBEAT_S", 0.1)
-    client = await connect(nats_server.url)
+    client = await connect_client(nats_server.url)
     await make_stream(client)
     await publish(client, 1, 3)
     reading = Reading(LogReader(ClientSource(client), STREAM, after_seq=0))

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
+from sickbay.bus.connect_client import connect_client
 
 from nats_servers import NatsCluster, NatsServer
 from sickbay.bus import topology
-from sickbay.bus.connect import connect
 from sickbay.bus.topology import NoJetStream, StreamDifference, StreamLimits, TopologyError, check_streams, ensure
 
 NAMES = (
@@ -153,7 +153,7 @@ async def test_the_buckets_are_ordinary_ones_for_other_clients(nats_client: Clie
 
 async def test_without_jetstream_the_error_says_what_to_do() -> None:
     with NatsServer(jetstream=False) as server:
-        client = await connect(server.url)
+        client = await connect_client(server.url)
         with pytest.raises(NoJetStream, match="start it with -js"):
             await ensure(client)
         await client.close()
@@ -166,7 +166,7 @@ accounts {
   OTHER { jetstream: enabled, users: [ { user: other, password: pw } ] }
 }"""
     with NatsServer(config=config) as server:
-        client = await connect(f"nats://app:pw@127.0.0.1:{server.port}")
+        client = await connect_client(f"nats://app:pw@127.0.0.1:{server.port}")
         with pytest.raises(NoJetStream, match="JetStream"):
             await ensure(client)
         await client.close()
@@ -175,7 +175,7 @@ accounts {
 async def test_a_server_without_room_is_said_with_the_size_that_was_asked_for() -> None:
     config = "accounts { APP { jetstream { max_file: 1GB }, users: [ { user: app, password: pw } ] } }"
     with NatsServer(config=config) as server:
-        client = await connect(f"nats://app:pw@127.0.0.1:{server.port}")
+        client = await connect_client(f"nats://app:pw@127.0.0.1:{server.port}")
         with pytest.raises(TopologyError, match=rf"SICKBAY_LOG.*no room for {10 << 30} bytes"):
             await ensure(client)
         assert (await ensure(client, StreamLimits().fitted(1 << 30))).ok
@@ -189,14 +189,14 @@ async def test_subjects_taken_by_a_foreign_stream_are_said(nats_client: Client) 
 
 
 async def test_two_that_create_at_once_agree(nats_client: Client, nats_server: NatsServer) -> None:
-    other = await connect(nats_server.url)
+    other = await connect_client(nats_server.url)
     for report in await asyncio.gather(ensure(nats_client), ensure(other)):
         assert report.ok
     await other.close()
 
 
 async def test_in_a_cluster_every_stream_has_three_replicas(nats_cluster: NatsCluster) -> None:
-    client = await connect(nats_cluster.url)
+    client = await connect_client(nats_cluster.url)
     report = await ensure(client, StreamLimits(replicas=3))
     assert report.created == NAMES
     assert (await ensure(client, StreamLimits(replicas=3))).notes == ()

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from nats.aio.client import Client
+from sickbay.bus.connect_client import connect_client
 
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
-from sickbay.bus.connect import connect
 from sickbay_events import CallOutcome, ProbeResult, Target, encode, outcome_subject, probe_subject
 
 LIMIT_S = 10.0
@@ -41,7 +41,7 @@ async def test_what_every_rule_has_counted_is_said_in_plain_words(
     nats_server: NatsServer, serve: Callable[..., Serve]
 ) -> None:
     served = await asyncio.to_thread(serve("--nats", nats_server.url).ready)
-    client, url = await connect(nats_server.url), nats_server.url
+    client, url = await connect_client(nats_server.url), nats_server.url
     try:
         await publish(client, "faulty.test", "m", *["server_error"] * 3, status=500)
         await publish(client, "open.test", "m", *["server_error"] * 5, status=502)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sickbay.bus.connect_client import connect_client
 
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
-from sickbay.bus.connect import connect
 
 LIMIT_S = 20.0
 Start = Callable[..., Serve]
@@ -321,7 +321,7 @@ def test_a_log_line_for_each_hold_and_release(nats_server: NatsServer, serve: St
     facts("clear", "h", "m", *by)
 
     async def poison() -> None:
-        client = await connect(nats_server.url)
+        client = await connect_client(nats_server.url)
         await client.request("sickbay.outcome.r1.h.=.m", b'{"kind":"nonsense"}', timeout=5)
         await client.close()
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
+from sickbay.bus.connect_client import connect_client
 
 import sickbay as product
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsCluster, NatsServer
 from projector_processes import until
-from sickbay.bus.connect import connect
 from sickbay.bus.topology import StreamLimits, ensure
 from sickbay.control.acts import ActRefused
 from sickbay.control.policies import PolicyMoved, set_policy, standing_policy, to_toml
@@ -70,7 +70,7 @@ async def test_of_many_at_the_same_moment_exactly_one_is_stored(nats_client: Cli
 
 async def test_so_it_is_in_a_cluster(nats_cluster: NatsCluster) -> None:
     """Of eight at once on a control stream with three copies one is stored, and the others are told which."""
-    client = await connect(nats_cluster.url)
+    client = await connect_client(nats_cluster.url)
     try:
         await ensure(client, StreamLimits(replicas=3))
         await eight_at_once(client)

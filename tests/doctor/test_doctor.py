@@ -19,12 +19,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sickbay.bus.connect_client import connect_client
 
 from alert_receiver import SECRET, Receiver
 from cli_runs import CLEAN, Serve, sickbay
 from nats_servers import NatsServer, free_port
 from secured_nats import SecuredNats
-from sickbay.bus.connect import connect
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG, TRANSITIONS, StreamLimits, ensure
 from sickbay.bus.view_names import MAIN, view_names
@@ -67,7 +67,7 @@ needs_network = pytest.mark.skipif(OWN.startswith("127."), reason="this machine 
 
 async def edit(nats: NatsServer, stream: str, **fields: Any) -> None:
     """Change a stream as `nats stream edit` does."""
-    client = await connect(nats.url)
+    client = await connect_client(nats.url)
     api = JetStreamApi(client, timeout_s=5)
     config = (await api.request(f"STREAM.INFO.{stream}"))["config"]
     await api.request(f"STREAM.UPDATE.{stream}", {**config, **fields})
@@ -95,7 +95,7 @@ class Ill:
 
     async def prepare(self) -> None:
         """Streams whose limits drop events, a snapshot of another version, another view."""
-        client = await connect(self.nats.url)
+        client = await connect_client(self.nats.url)
         await ensure(client)
         await ensure(client, view=view_names("next"))
         info = SnapshotInfo(
@@ -136,7 +136,7 @@ class Ill:
     async def suffer(self) -> None:
         """An event that cannot be read, alerts that are refused, a historian that is killed."""
         self.receiver.always = 400
-        client = await connect(self.nats.url)
+        client = await connect_client(self.nats.url)
         await client.jetstream().publish("sickbay.outcome.r.h.=.m", b"no json")
         for replica in ("r1", "r2"):
             await publish_outcome(client, Target("h", "m"), CallOutcome(kind="model_unavailable"), replica=replica)
@@ -233,7 +233,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredNats]:
 async def test_a_router_s_credential_is_tried_for_what_it_must_not_do_without_effect(secured: SecuredNats) -> None:
     """The router's own user can do no more than it must; the services' and an operator's are far too much for one; and
     nothing was written by trying."""
-    client = await connect(secured.options("operator"))
+    client = await connect_client(secured.options("operator"))
     await ensure(client)
     api = JetStreamApi(client, timeout_s=5)
     streams = (*(stream for stream in (LOG, CONTROL, TRANSITIONS, MAIN.stream)),)
@@ -268,7 +268,7 @@ def test_a_server_that_was_told_nothing_syncs_by_default(
     (tmp_path / "system.env").write_text(f"SICKBAY_NATS={url.format('sys')}\n")
 
     async def fill() -> None:
-        client = await connect(url.format("a"))
+        client = await connect_client(url.format("a"))
         await ensure(client, StreamLimits(log_max_bytes=1 << 20, dead_max_bytes=1 << 20))
         for _ in range(10):
             await client.jetstream().publish("sickbay.override.h", b"x" * 999_000)
@@ -303,7 +303,7 @@ def test_a_server_on_the_network_without_tls_or_credentials_is_a_door(tmp_path: 
 
 async def test_a_clock_that_is_off_is_said(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's clock 5 s behind the server's is to be looked at."""
-    client = await connect(nats_server.url)
+    client = await connect_client(nats_server.url)
     await ensure(client)
     shifted = SimpleNamespace(time=lambda: time.time() - 5, monotonic=time.monotonic)
     monkeypatch.setattr(servers, "time", shifted)
@@ -332,7 +332,7 @@ async def test_files_are_as_closed_as_what_is_in_them(
     path = tmp_path / field
     path.touch()
     path.chmod(mode)
-    client = await connect(nats_server.url)
+    client = await connect_client(nats_server.url)
     patient = Installation(client, Settings(data=str(tmp_path), **{field: str(path)}), MAIN)  # type: ignore[arg-type]
     found = files(patient)
     await client.close()

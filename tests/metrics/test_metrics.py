@@ -16,11 +16,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
+from sickbay.bus.connect_client import connect_client
 
 import sickbay
 from nats_servers import NatsServer, free_port
 from sickbay import Held, Target, metrics
-from sickbay.bus.connect import connect
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.log.decode import DecodedBatch
@@ -116,7 +116,7 @@ async def test_the_services_tell_what_they_know_and_after_a_restart_nothing_else
         for _ in range(2):
             sb.record(TARGET, CallOutcome(kind="model_unavailable", status=404))
         await until(lambda: sb.reporter.counts.acked == 5)
-        nats = await connect(nats_server.url)
+        nats = await connect_client(nats_server.url)
         await nats.request(outcome_subject("r1", TARGET), b"no json", timeout=5)
         await nats.close()
         found = await told(client, ("sickbay_dead_letters_total", "body"), 1)
@@ -141,7 +141,7 @@ async def test_the_services_tell_what_they_know_and_after_a_restart_nothing_else
         for row in metrics.SERVICES:
             family = families[row.name.removesuffix("_total")]
             assert (family.type, family.documentation) == (row.sort, row.says)
-    nats = await connect(nats_server.url)
+    nats = await connect_client(nats_server.url)
     for _ in range(2):
         await publish_outcome(nats, OTHER_TARGET, CallOutcome(kind="ok"), replica="r1")
     await nats.close()

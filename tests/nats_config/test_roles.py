@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 import pytest
 from nats.errors import NoRespondersError
+from sickbay.bus.connect_client import ConnectError, NatsOptions, PermissionDenied, connect_client, request
 
 import sickbay as router_side
 from cli_runs import CLEAN, sickbay
 from projector_processes import until
 from secured_nats import AT_ONCE_S, SecuredNats, acting, serving, settings_of
-from sickbay.bus.connect import ConnectError, NatsOptions, PermissionDenied, connect, request
 from sickbay.bus.entries import read_entries
 from sickbay.bus.topology import CONTROL, GATE_STREAM, LOG, check_streams
 from sickbay.control.acts import NotStored, log_now_ms, publish_outcome, publish_override
@@ -200,7 +200,7 @@ async def test_a_router_is_added_while_the_servers_run(tmp_path: Path) -> None:
             await publish_outcome(one.client, TARGET, CallOutcome(kind="ok"), replica="router-1")
             write(msgspec.structs.replace(nats.plan, routers=("router-1", "router-2")), "update")
             with pytest.raises(ConnectError):
-                await connect(nats.options("router-router-2"), timeout_s=0.5)
+                await connect_client(nats.options("router-router-2"), timeout_s=0.5)
             nats.reload()
             outcome = CallOutcome(kind="ok", id="0123456789abcdef-1")  # counts once, however often it is sent
             async with asyncio.timeout(30):
@@ -315,7 +315,7 @@ async def test_nobody_comes_in_without_tls_or_with_another_password(nats: Secure
         NatsOptions.from_url(f"nats://localhost:{port}"),
     ):
         with pytest.raises(ConnectError):
-            client = await connect(options, timeout_s=1.5)
+            client = await connect_client(options, timeout_s=1.5)
             await client.close()
 
 

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 from nats.aio.client import Client
+from sickbay.bus.connect_client import connect_client
 
 from cli_runs import sickbay
 from nats_servers import NatsCluster, NatsServer
 from projector_processes import Load, Process, assert_converged, under_load, until
-from sickbay.bus.connect import connect
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import GATE_STREAM, LOG, StreamLimits, ensure
 
@@ -52,7 +52,7 @@ async def more(load: Load, count: int) -> None:
 
 async def test_doctor_warns_of_a_log_that_lies_on_one_server_of_a_cluster(nats_cluster: NatsCluster) -> None:
     """A cluster whose streams have one copy each loses them with one server: said, with what to do."""
-    client = await connect(nats_cluster.url)
+    client = await connect_client(nats_cluster.url)
     await ensure(client)
     await client.close()
     done = await asyncio.to_thread(sickbay, "doctor", "--json", "--nats", nats_cluster.url)
@@ -67,7 +67,7 @@ async def test_the_leader_of_the_log_or_of_the_bucket_is_killed_under_load_and_t
     nats_cluster: NatsCluster, stream: str
 ) -> None:
     """SIGKILL of a leader: a writer and its standby agree afterwards with a fresh replay, and nothing is told twice."""
-    client = await connect(nats_cluster.url)
+    client = await connect_client(nats_cluster.url)
     try:
         await ensure(client, StreamLimits(replicas=3))
         with projectors(nats_cluster.url, "a", "b") as (first, second):

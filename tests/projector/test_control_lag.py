@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
+from sickbay.bus.connect_client import connect_client
 
 from cli_runs import sickbay
 from nats_servers import NatsCluster, NatsServer
 from projector_processes import Process, until
-from sickbay.bus.connect import connect
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG, StreamLimits, ensure
 from sickbay.control.acts import publish_override
@@ -79,7 +79,7 @@ async def test_on_a_cluster_the_writer_has_the_logs_leader_step_down_once(
     nats_cluster: NatsCluster, said: Path
 ) -> None:
     """Another server leads the log then, and no more than once a minute, whatever that helped."""
-    client = await connect(nats_cluster.url)
+    client = await connect_client(nats_cluster.url)
     api = JetStreamApi(client, timeout_s=5)
 
     async def leader() -> str:
@@ -134,6 +134,6 @@ def test_a_command_says_from_when_on_its_act_is_in_force(nats_server: NatsServer
 
 
 async def _made(url: str) -> None:
-    client = await connect(url)
+    client = await connect_client(url)
     await ensure(client)
     await client.close()

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 
 import pytest
+from sickbay.bus.connect_client import NatsOptions, connect_client
 
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
-from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.link import Link
 from sickbay.bus.topology import GATE_STREAM
 from sickbay.projector import Projector
@@ -33,7 +33,7 @@ async def test_a_writer_whose_bucket_takes_nothing_says_that_every_gate_is_stale
     projector = Projector(link, name="p", snapshots=False)
     running = asyncio.create_task(projector.run())
     await until(lambda: projector.is_writer)
-    client = await connect(nats_server.url)
+    client = await connect_client(nats_server.url)
     js = client.jetstream()
     config = (await js.stream_info(GATE_STREAM)).config
     await js.update_stream(config, max_bytes=1)
@@ -53,7 +53,7 @@ def test_status_says_that_nothing_is_written(serve: Callable[..., Serve], nats_s
     serve("--nats", nats_server.url).ready()
 
     async def limit() -> None:
-        client = await connect(nats_server.url)
+        client = await connect_client(nats_server.url)
         js = client.jetstream()
         await js.update_stream((await js.stream_info(GATE_STREAM)).config, max_bytes=1)
         await client.close()

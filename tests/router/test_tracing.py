@@ -14,12 +14,12 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
+from sickbay.bus.connect_client import connect_client
 
 import sickbay
 import sickbay.sync
 from nats_servers import NatsServer, free_port
 from sickbay import Held, Sickbay, Target, tracing
-from sickbay.bus.connect import connect
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.router.attempt import Attempt
@@ -192,7 +192,7 @@ def test_the_setting_switches_it_on(exporter: InMemorySpanExporter, monkeypatch:
 
 async def test_a_projector_has_a_span_for_each_chunk(exporter: InMemorySpanExporter, nats_server: NatsServer) -> None:
     """What was folded is told by chunks; chunks cover the log without gap."""
-    client = await connect(nats_server.url)
+    client = await connect_client(nats_server.url)
     services = Services(Settings(nats=nats_server.url, traces=True))
     await services.start()
     try:

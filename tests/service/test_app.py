@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from sickbay.bus.connect_client import BusError, ConnectError, connect_client
 
 from cli_runs import CLEAN, sickbay
 from nats_servers import NatsCluster, NatsServer, free_port
-from sickbay.bus.connect import BusError, ConnectError, connect
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.service.app import Services, Transition, app, make_app, services_of
@@ -144,7 +144,7 @@ async def test_the_application_begins_and_ends_in_process(nats_server: NatsServe
         services = services_of(made)
         await services.ready()
         assert services.health()["ok"]
-        client = await connect(nats_server.url)
+        client = await connect_client(nats_server.url)
         ack = await publish_outcome(client, Target("h", "m"), CallOutcome(kind="ok"), replica="r")
         assert services.projector is not None and await services.projector.folded_to(ack.seq, 10)
         await client.close()
@@ -160,7 +160,7 @@ async def test_a_policy_file_seeds_the_log_that_its_services_make_whatever_reach
     one all the same. A log that stood before keeps to its own."""
     policy = tmp_path / "policy.toml"
     policy.write_text("[rejections]\nthreshold = 7\n")
-    client = await connect(nats_server.url)
+    client = await connect_client(nats_server.url)
 
     async def report() -> None:
         number = 0
@@ -213,7 +213,7 @@ async def test_an_alert_whose_handler_fails_comes_again(
     made = make_app(Settings(nats=nats_server.url))
     async with made.start_lifespan_context():
         await services_of(made).ready()
-        client = await connect(nats_server.url)
+        client = await connect_client(nats_server.url)
         for replica in ("r1", "r2"):
             outcome = CallOutcome(kind="model_unavailable")
             await publish_outcome(client, Target("h", "m"), outcome, replica=replica)

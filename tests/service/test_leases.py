@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import pytest
 from nats.aio.client import Client
+from sickbay.bus.connect_client import NatsOptions, connect_client
 
 import sickbay
 from nats_servers import NatsCluster, NatsServer
-from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.link import Link
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
@@ -252,7 +252,7 @@ async def race(urls: list[str], rounds: int) -> int:
     async with AsyncExitStack() as stack:
         clients = []
         for at in range(8):
-            client = await connect(urls[at % len(urls)], timeout_s=10)
+            client = await connect_client(urls[at % len(urls)], timeout_s=10)
             stack.push_async_callback(client.close)
             clients.append(client)
         holders = most = grants = 0
@@ -290,7 +290,7 @@ async def test_eight_at_once_and_two_instances_on_a_cluster(nats_cluster: NatsCl
         serving(nats_cluster.url, "box-1", 3),
         serving(nats_cluster.url, "box-2", 3),
     ):
-        client = await connect(nats_cluster.url)
+        client = await connect_client(nats_cluster.url)
         config = (await client.jetstream().stream_info("KV_sickbay_trials")).config
         await client.close()
         assert config.num_replicas == 3

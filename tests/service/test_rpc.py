@@ -12,10 +12,10 @@ import msgspec
 import nats.errors
 import pytest
 from nats.aio.client import Client
+from sickbay.bus.connect_client import connect_client
 
 from cli_runs import NATS_CLI, Serve, needs_nats_cli, serve_fixture  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
-from sickbay.bus.connect import connect
 from sickbay.config import Settings
 from sickbay.control.acts import ActRefused, make_override, publish_outcome, read_duration_s, scope_of
 from sickbay.service.app import Services
@@ -232,7 +232,7 @@ async def test_answers_go_on_after_the_server_closed_the_client(services: Servic
     assert standing is not None
     await standing.publish("x" * 5_000, b"")  # over the server's control line: it answers -ERR, and the client closes
     await until(lambda: services.projector and services.projector.link.client not in (None, standing), "another client")
-    client = await connect(nats_server.url)
+    client = await connect_client(nats_server.url)
 
     async def answered() -> bool:
         try:

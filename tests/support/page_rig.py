@@ -19,10 +19,10 @@ from urllib.parse import quote
 import pytest
 from nats.aio.client import Client
 from playwright.async_api import Browser, BrowserContext, Page, Playwright, expect
+from sickbay.bus.connect_client import connect_client
 
 from cli_runs import CLEAN
 from nats_servers import free_port
-from sickbay.bus.connect import connect
 from sickbay.bus.embedded import saved_url
 from sickbay.control.acts import publish_outcome, publish_override
 from sickbay_events import CallOutcome, Scope, Target
@@ -77,7 +77,7 @@ class House:
         await until(self._is_ready, START_S)
         url = saved_url(self.folder / "data")
         assert url is not None
-        self.client = await connect(url)
+        self.client = await connect_client(url)
 
     async def _is_ready(self) -> bool:
         assert self.process is not None

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig
+from sickbay.bus.connect_client import NatsOptions, connect_client
 
 from sickbay.bus import topology
-from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.link import Link
 from sickbay.router.reporter import Reporter
 from sickbay_events import CallOutcome, Kind, Target
@@ -47,14 +47,14 @@ class Stored(NamedTuple):
 
 async def prepare(url: str) -> None:
     """Make the streams."""
-    client = await connect(url)
+    client = await connect_client(url)
     await topology.ensure(client)
     await client.close()
 
 
 async def read_log(url: str) -> list[Stored]:
     """Everything the log holds, read by nats-py's own means."""
-    client = await connect(url)
+    client = await connect_client(url)
     jetstream = client.jetstream()
     expected = (await jetstream.stream_info(topology.LOG)).state.messages
     found: list[Stored] = []
@@ -192,4 +192,4 @@ class Hole:
 
 async def admin(url: str) -> Client:
     """A client for what a test does to the server itself."""
-    return await connect(url)
+    return await connect_client(url)

@@ -23,7 +23,7 @@ from rich.table import Table
 from sickbay_events import provider_of
 from sickbay_events.names import at_machine
 
-from ..bus.connect import BusError, NatsOptions, PermissionDenied, connect
+from ..bus.connect_client import BusError, NatsOptions, PermissionDenied, connect_client
 from ..bus.view_names import ViewNames, view_names
 from ..config import Settings
 from ..when import seconds as seconds  # noqa: PLC0414 - all commands have it from here
@@ -159,7 +159,7 @@ async def connected(nats: str | None, data: str | None = None) -> AsyncIterator[
             denied.append(error)
 
     options = nats_options(settings(nats=nats, data=data), "sickbay-cli")
-    client = await connect(options, timeout_s=CONNECT_TIMEOUT_S, on_error=note)
+    client = await connect_client(options, timeout_s=CONNECT_TIMEOUT_S, on_error=note)
     try:
         yield client
     except (BusError, TimeoutError) as error:

@@ -18,7 +18,7 @@ from nats.aio.client import Client
 import sickbay
 from sickbay_events import CallOutcome, Target
 
-from ..bus.connect import connect
+from ..bus.connect_client import connect_client
 from ..bus.embedded import saved_url
 from .base import AsJson, SaysNo, console, print_json, rows, run, table
 from .demo.children import Children
@@ -89,7 +89,7 @@ async def _bench(holds: int, outcomes: int) -> list[Measured]:
             await services.words("is ready")
             url = saved_url(Path(folder) / "data")
             assert url is not None
-            client = await connect(url)
+            client = await connect_client(url)
             try:
                 async with sickbay.connect(url, "bench-a") as a, sickbay.connect(url, "bench-b") as b:
                     if not (await a.ready(ANSWER_S) and await b.ready(ANSWER_S)):

@@ -12,7 +12,7 @@ import msgspec
 import typer
 from nats.aio.client import Client
 
-from ..bus.connect import ConnectError, NatsOptions, PermissionDenied, connect
+from ..bus.connect_client import ConnectError, NatsOptions, PermissionDenied, connect_client
 from ..bus.view_names import view_names
 from ..config import Settings
 from .base import (
@@ -98,9 +98,9 @@ async def _examined(
     where = ", ".join(options.servers)
     clients: list[Client] = []
     try:
-        clients.append(await connect(options, timeout_s=CONNECT_TIMEOUT_S, on_error=note))
+        clients.append(await connect_client(options, timeout_s=CONNECT_TIMEOUT_S, on_error=note))
         if system is not None:
-            clients.append(await connect(system, timeout_s=CONNECT_TIMEOUT_S))
+            clients.append(await connect_client(system, timeout_s=CONNECT_TIMEOUT_S))
         first = Finding(what="connection", level="ok", found=f"{where}, {await _round_trip(clients[0])}")
         of_system = clients[1] if system is not None else None
         patient = Installation(clients[0], found, view_names(found.view), system=of_system, router=router)

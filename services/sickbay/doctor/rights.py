@@ -14,7 +14,7 @@ import nats.errors
 
 from sickbay_events import token
 
-from ..bus.connect import BusError, ConnectError, PermissionDenied, connect, request
+from ..bus.connect_client import BusError, ConnectError, PermissionDenied, connect_client, request
 from ..bus.topology import LOG, OVERRIDE_PREFIX, POLICY_SUBJECT
 from .finding import Finding, Installation
 
@@ -56,7 +56,7 @@ async def router(patient: Installation) -> list[Finding]:
         "read the log by consumers": (f"$JS.API.CONSUMER.CREATE.{LOG}.{NOBODY}", None),
     }
     try:
-        client = await connect(patient.router, timeout_s=CONNECT_S)
+        client = await connect_client(patient.router, timeout_s=CONNECT_S)
     except ConnectError as error:
         do = "look into the file given by --router; until this is mended no router that uses it reports"
         return [Finding(what="router", level="bad", found=str(error), do=do)]

@@ -29,7 +29,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 from sickbay_events import Policy
 
 from ..alerts.settings import Alerts, Way, read_alerts
-from ..bus.connect import BusError, NatsOptions, PermissionDenied, connect
+from ..bus.connect_client import BusError, NatsOptions, PermissionDenied, connect_client
 from ..bus.embedded import EmbeddedServer, saved_url
 from ..bus.jetstream import JetStreamApi
 from ..bus.link import Link
@@ -100,7 +100,7 @@ class Broker(NatsBroker):
     async def _connect(self) -> Client:
         if self.options is None:
             raise RuntimeError("the application's lifespan says where NATS is before the broker starts")
-        client = await connect(self.options, timeout_s=CONNECT_TIMEOUT_S, on_error=_note_denied)
+        client = await connect_client(self.options, timeout_s=CONNECT_TIMEOUT_S, on_error=_note_denied)
         self.config.connect(client)
         return client
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 from nats.aio.client import Client
+from sickbay.bus.connect_client import NatsOptions, connect_client
 
 import sickbay
 from cli_runs import Done, sickbay_process
 from projector_processes import Load, until
 from sickbay import Sickbay
-from sickbay.bus.connect import NatsOptions, connect
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.reader import CaughtUp, Chunk, LogReader
 from sickbay.bus.topology import LOG
@@ -149,7 +149,7 @@ class Fleet:
 async def fleet(topology: Topology) -> AsyncIterator[Fleet]:
     """A fleet, each member by its role's own credential; gone after the block."""
     async with AsyncExitStack() as stack:
-        clients = [await connect(options(topology, role)) for role in ("operator", "router")]
+        clients = [await connect_client(options(topology, role)) for role in ("operator", "router")]
         for client in clients:
             stack.push_async_callback(client.close)
         routers = []

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from sickbay_events import Scope, TargetHeld, read_subject, rfc3339
 
-from ...bus.connect import connect
+from ...bus.connect_client import connect_client
 from ...bus.embedded import saved_url
 from ...bus.jetstream import JetStreamApi
 from ...bus.reader import CaughtUp, Chunk, LogReader
@@ -125,7 +125,7 @@ class Demo:
             for phase in PHASES:
                 await self._phase(phase, first, replicas)
             await asyncio.gather(*(replica.tell("stop") for replica in replicas))
-        client = await connect(url)
+        client = await connect_client(url)
         try:
             checked = await self._check(client, folder)
         finally:
