@@ -320,7 +320,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return rule == "operator" or not (self.shadow.all or rule in self.shadow.rules)
 
 
-def differences(old: Policy, new: Policy) -> list[tuple[str, object, object]]:
+def policy_differences(old: Policy, new: Policy) -> list[tuple[str, object, object]]:
     """Each value in which two policies differ: (dotted key, old, new); None where an override is not there."""
     found: list[tuple[str, object, object]] = []
 

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from rich.table import Table
 
 from sickbay_events import Policy
-from sickbay_events.policy import OTHER_KEYS, differences
+from sickbay_events.policy import OTHER_KEYS, policy_differences
 from sickbay_events.policy import keys as policy_keys
 from sickbay_events.view import GATE_PREFIX, POLICY_KEY, PolicyInForce
 
@@ -76,7 +76,7 @@ def policy_show(
 
     standing, found = run(work())
     policy = Policy() if found is None else Policy.from_data(found.policy)
-    pending = standing is not None and bool(differences(policy, standing.policy))
+    pending = standing is not None and bool(policy_differences(policy, standing.policy))
     if as_json:
         print_json({
             "seq": 0 if found is None else found.seq,
@@ -89,7 +89,7 @@ def policy_show(
         head = "" if standing is None else f"# sickbay policy set FILE --expect {standing.seq} --reason ...\n"
         sys.stdout.write(head + to_toml(standing.policy if standing is not None else policy))
         return
-    changed = differences(Policy(), policy)
+    changed = policy_differences(Policy(), policy)
     if changed:
         console().print(_table("default", "in force", changed))
     since = (
@@ -126,7 +126,7 @@ def policy_check(file: Annotated[Path, typer.Argument(help="Policy file, TOML.")
 
     Example: sickbay policy check policy.toml
     """
-    changed = differences(Policy(), Policy.from_toml(file.read_bytes()))
+    changed = policy_differences(Policy(), Policy.from_toml(file.read_bytes()))
     if as_json:
         print_json({"ok": True, "changed": {key: value for key, _, value in changed}})
         return

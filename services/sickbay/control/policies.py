@@ -20,7 +20,7 @@ from nats.aio.client import Client
 
 from sickbay_events import Poison, Policy, PolicyChanged, decode, encode, rfc3339
 from sickbay_events.codec import POLICY_SUBJECT
-from sickbay_events.policy import differences, dotted, quoted, refuse_secrets
+from sickbay_events.policy import dotted, policy_differences, quoted, refuse_secrets
 
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi, StoredMessage
@@ -122,7 +122,7 @@ async def set_policy(
         raise ActRefused("expect", expect, accepted)
     if expect != standing.seq:
         raise PolicyMoved(expect, standing.seq, standing.actor)
-    changes = differences(standing.policy, policy)
+    changes = policy_differences(standing.policy, policy)
     if not changes and not standing.unreadable:
         return PolicySet(changes=[], ack=None)
     at = rfc3339(await log_now_ms(client))
@@ -151,7 +151,7 @@ async def _rival(client: Client, expect: int) -> StandingPolicy:
 def to_toml(policy: Policy) -> str:
     """A policy as a file: the values that are not the defaults, with their sections. Read back it is the same."""
     sections: dict[tuple[str, ...], dict[str, object]] = {(): {}}
-    for key, _, value in differences(Policy(), msgspec.structs.replace(policy, host={}, model={})):
+    for key, _, value in policy_differences(Policy(), msgspec.structs.replace(policy, host={}, model={})):
         section, _, name = key.rpartition(".")
         sections.setdefault((section,) if section else (), {})[name] = value
     for kind, overrides in (("host", policy.host), ("model", policy.model)):

@@ -11,7 +11,7 @@ from nats.aio.client import Client
 
 from sickbay_events import DerivedEvent, Poison, Policy, PolicyChanged, decode, encode, read_subject
 from sickbay_events.codec import POLICY_SUBJECT
-from sickbay_events.policy import differences
+from sickbay_events.policy import policy_differences
 from sickbay_projections import Fleet, Recorded
 
 from ..bus.jetstream import JetStreamApi, StoredMessage
@@ -112,4 +112,4 @@ async def seed_policy(client: Client, policy: Policy, *, shadow: bool = False, f
 
 def differing_keys(file: Policy, log: Policy) -> list[str]:
     """Dotted keys in which a file's policy differs from the one in force."""
-    return [key for key, _, _ in differences(log, file)]
+    return [key for key, _, _ in policy_differences(log, file)]
