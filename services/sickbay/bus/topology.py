@@ -311,7 +311,7 @@ async def _stream(client: Client, config: dict[str, Any], *, create: bool) -> St
     answer = await _request(client, f"STREAM.INFO.{name}", None, name)
     if _error_code(answer) != _STREAM_NOT_FOUND:
         _raise_error(name, answer)
-        return _report(answer, "present", differences(config, answer["config"]))
+        return _report(answer, "present", stream_differences(config, answer["config"]))
     if not create:
         return StreamReport(name, "missing", "", 0, 0)
     answer = await _request(client, f"STREAM.CREATE.{name}", config, name)
@@ -326,7 +326,7 @@ def _report(info: dict[str, Any], state: str, found: tuple[StreamDifference, ...
     return StreamReport(info["config"]["name"], state, info["created"], at["first_seq"], at["last_seq"], found)
 
 
-def differences(wanted: dict[str, Any], found: dict[str, Any]) -> tuple[StreamDifference, ...]:
+def stream_differences(wanted: dict[str, Any], found: dict[str, Any]) -> tuple[StreamDifference, ...]:
     """Fields of `wanted` (a row of the table) that `found` (the server's answer) has otherwise. The description
     is not compared; a field that the server leaves out is at its zero value; what the table does not name is
     the operator's business."""
