@@ -6,7 +6,7 @@ needs in a slot of `ScopeState` that stays None until needed, begins and ends ho
 - its columns in `table.TABLE`, its slot in `state.ScopeState`, its numbers in `limits.Limits`;
 - its call in `outcomes.fold_all`, in the order in which derived events are to come;
 - its times in `bounds.step_back`, its cap in `bounds.cap_ms`, its slot in `overrides._empty` (what a clear empties),
-  its counters in `document`;
+  its counters in `target_document`;
 - what an ordinary success must do (a count in a window) in `Fleet._outcome` before the quick exit, in place, without
   a call or an allocation: windows are short lists of integers, made with the target. The slow way must leave the
   same state behind: a state read back begins with it (`outcomes.mark`, and `calm_ms` of `health` for its word).
@@ -31,7 +31,6 @@ from sickbay_events.view import Decision, GateEntry
 
 from . import entries
 from .decide import decide_entries
-from .document import document
 from .rules import health, holds, notices, overrides, witnesses
 from .rules.case import FoldContext
 from .rules.evidence import as_outcome, is_repeat
@@ -42,6 +41,7 @@ from .state.limits import HOUR_MS, SAMPLE_BUCKETS, STEP_BACK_MS
 from .state.model import Node, Recorded, Replica, hash_of
 from .state.once import is_first
 from .state.store import Store
+from .target_document import target_document
 
 ROUTES_MAX: Final = 131_072
 """Subjects whose replica and target are kept at hand."""
@@ -369,7 +369,7 @@ class Fleet:
     def document(self, scope_key: str, at_ms: int) -> dict[str, Any] | None:
         """All counters of a target or a wider scope at a log time; None if it is not in the state."""
         node = self.store.nodes.get(scope_key)
-        return None if node is None else document(node, self.seq, at_ms)
+        return None if node is None else target_document(node, self.seq, at_ms)
 
     def decide(self, target: Target, at_ms: int, replica: str = "") -> Decision:
         """May this target be called at this log time? To the millisecond, from the state itself."""
