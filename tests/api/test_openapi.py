@@ -15,7 +15,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from http_rig import House, by
 from sickbay.api.ingest import Outcome
-from sickbay.api.openapi import OPERATIONS, document
+from sickbay.api.openapi import OPERATIONS, openapi_document
 from sickbay.api.shapes import EXAMPLES
 from sickbay_events import CallOutcome, Decision
 
@@ -34,7 +34,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 @pytest.fixture(scope="module")
 def schema(house: House) -> Any:
-    found = schemathesis.openapi.from_dict(document())
+    found = schemathesis.openapi.from_dict(openapi_document())
     found.config.update(base_url=house.url)
     return found
 
@@ -68,7 +68,7 @@ def test_no_request_is_answered_otherwise_than_the_document_says(schema: Any, ro
 
 def test_the_fuzzer_would_find_a_fault(house: House) -> None:
     """A document that promises something else is found out: the checks above can fail."""
-    wrong = document() | {}
+    wrong = openapi_document() | {}
     wrong = msgspec.json.decode(msgspec.json.encode(wrong))
     wrong["components"]["schemas"]["Session"]["properties"]["name"] = {"type": "integer"}
     schema = schemathesis.openapi.from_dict(wrong)
@@ -91,4 +91,4 @@ def test_every_example_is_taken_and_every_answer_like_its_example(house: House) 
 def test_an_item_has_every_field_of_an_outcome() -> None:
     """A field that routers gain is a field here too."""
     assert set(Outcome.__struct_fields__) == {"provider", "model", *CallOutcome.__struct_fields__}
-    assert set(document()["components"]["schemas"]["Outcome"]["properties"]) == set(Outcome.__struct_fields__)
+    assert set(openapi_document()["components"]["schemas"]["Outcome"]["properties"]) == set(Outcome.__struct_fields__)

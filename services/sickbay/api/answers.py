@@ -23,7 +23,7 @@ from ..log.transitions import get_history as read_history
 from .access import COOKIE, COOKIE_MAX_S, Access, Asked, check_origin, still_may
 from .desk import Operations, target_of
 from .ingest import take
-from .openapi import document
+from .openapi import openapi_document
 from .problems import Problem, refused, unavailable
 from .questions import (
     JSON,
@@ -100,7 +100,7 @@ async def metrics(request: Asked) -> Response[bytes]:
 @get("/openapi.json", opt={"open": True}, sync_to_thread=False)
 def openapi() -> Response[bytes]:
     """The OpenAPI document."""
-    return json_response(document(), headers={"Cache-Control": "public, max-age=300"})
+    return json_response(openapi_document(), headers={"Cache-Control": "public, max-age=300"})
 
 
 @post("/v1/outcomes", opt={"roles": REPORT}, status_code=200)

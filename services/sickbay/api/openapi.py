@@ -80,7 +80,7 @@ _TEXTS: Final = {"/v1/watch": "text/event-stream", "/metrics": "text/plain"}
 
 
 @lru_cache(maxsize=1)
-def document() -> dict[str, Any]:
+def openapi_document() -> dict[str, Any]:
     """The document, OpenAPI 3.1."""
     _, schemas = msgspec.json.schema_components(_TYPES, ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
