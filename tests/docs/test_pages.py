@@ -20,7 +20,7 @@ from paths import ROOT
 from sickbay.bus import topology
 from sickbay.cli import app
 from sickbay.service.app import app as contract_app
-from sickbay.service.asyncapi import document
+from sickbay.service.asyncapi import asyncapi_document
 from sickbay_events import (
     CallAnswered,
     CallOutcome,
@@ -131,7 +131,7 @@ def test_every_subject_is_in_the_wire_contract() -> None:
 
 def test_the_event_contract_and_the_wire_contract_name_the_same_subjects() -> None:
     """The AsyncAPI document that `sickbay asyncapi` exports, against the table that people read."""
-    channels = document(contract_app.schema)["channels"].values()
+    channels = asyncapi_document(contract_app.schema)["channels"].values()
     addresses = {re.sub(r"\{(\w+)\}", r"<\1>", channel["address"]).replace("_", " ") for channel in channels}
     rows = re.findall(r"^\| `(sickbay\.[^`]+)` \|", section(WIRE, "## 2. "), re.MULTILINE)
     assert len(rows) > 8

@@ -23,7 +23,7 @@ from nats_servers import NatsCluster, NatsServer, free_port
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.service.app import Services, Transition, app, make_app, services_of
-from sickbay.service.asyncapi import document
+from sickbay.service.asyncapi import asyncapi_document
 from sickbay_events import CallOutcome, Target
 from sickbay_events.codec import encode_derived
 from sickbay_events.derived import DerivedEvent, HealthChanged, Released, TargetHeld, WarningRaised
@@ -43,7 +43,7 @@ EXAMPLES: dict[str, DerivedEvent] = {
 
 def test_the_contract_has_every_subject() -> None:
     """Each subject of the design is a channel, with the right direction and a schema."""
-    found = document(app.schema)
+    found = asyncapi_document(app.schema)
     channels = {channel["address"]: name for name, channel in found["channels"].items() if channel["messages"]}
     received = ("outcome.{replica}.{scope_key}", "probe.{replica}.{scope_key}", "override.{scope_key}", "policy")
     sent = ("held", "released", "health", "warning", "view")
@@ -61,7 +61,7 @@ def test_the_contract_has_every_subject() -> None:
 
 def test_the_contract_says_what_goes_over_the_wire() -> None:
     """Every field of a real derived event and of an outcome is in its schema, and what is required is there."""
-    schemas = document(app.schema)["components"]["schemas"]
+    schemas = asyncapi_document(app.schema)["components"]["schemas"]
     for word, event in EXAMPLES.items():
         schema = next(value for name, value in schemas.items() if name.startswith(f"sickbay.{word}:"))
         body = json.loads(encode_derived(event, "2026-11-30T00:00:00Z"))

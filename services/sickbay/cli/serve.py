@@ -200,9 +200,9 @@ def asyncapi(
     Example: sickbay asyncapi -o asyncapi.json
     """
     from ..service.app import app
-    from ..service.asyncapi import document
+    from ..service.asyncapi import asyncapi_document
 
-    text = json.dumps(document(app.schema), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(asyncapi_document(app.schema), indent=2, ensure_ascii=False) + "\n"
     if out is None:
         sys.stdout.write(text)
     else:

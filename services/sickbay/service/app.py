@@ -45,7 +45,7 @@ from ..prober.settings import Probe, ProbeSettings, read_probes
 from ..projector import Projector
 from ..projector.deadletters import Letter
 from ..router.tracing import enable_folds
-from .asyncapi import Doc, document, documented, schema_of, specification
+from .asyncapi import Doc, asyncapi_document, documented, schema_of, specification
 from .rpc import Rpc
 
 if TYPE_CHECKING:
@@ -372,7 +372,7 @@ def make_app(settings: Settings | None = None) -> AsgiFastStream:
     @get(include_in_schema=False)
     async def asyncapi(_scope: Any) -> AsgiResponse:
         """The event contract."""
-        return AsgiResponse(json.dumps(document(contract)).encode(), 200, {"Content-Type": "application/json"})
+        return AsgiResponse(json.dumps(asyncapi_document(contract)).encode(), 200, {"Content-Type": "application/json"})
 
     made = AsgiFastStream(
         broker,

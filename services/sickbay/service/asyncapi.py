@@ -117,7 +117,7 @@ def specification(broker: NatsBroker) -> AsyncAPI:
     )
 
 
-def document(made: SpecificationFactory) -> dict[str, Any]:
+def asyncapi_document(made: SpecificationFactory) -> dict[str, Any]:
     """The AsyncAPI document as plain data, without the address of any server."""
     found: dict[str, Any] = json.loads(made.to_specification().to_json())
     found.pop("servers", None)
