@@ -409,7 +409,7 @@ class Fleet:
 
     def encode(self) -> bytes:
         """The whole state as bytes: equal states give equal bytes in every process."""
-        return snapshot.encode(self)
+        return snapshot.encode_fleet(self)
 
     @classmethod
     def decode(cls, data: bytes) -> Fleet:

@@ -54,7 +54,7 @@ def rest(fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def encode(fleet: Fleet) -> bytes:
+def encode_fleet(fleet: Fleet) -> bytes:
     """The state with sorted keys."""
     replicas = {key: replica.to_data() for key, replica in fleet.store.replicas.items()}
     routes = {key: route.to_data() for key, route in fleet.store.routes.items()}
