@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from .roles import Role
-from .write import PUBLIC, SECRET, Plan, environment, nodes, outside
+from .write import PUBLIC, SECRET, Plan, nodes, outside, role_environment
 
 TOKENS: Final = {
     "operator": ("report", "read", "operate"),
@@ -49,7 +49,11 @@ def compose_files(
         # The empty file holds the folder, which compose would else make as root's.
         yield f"store/{node.name}/.keep", b"", PUBLIC
     for role in found:
-        yield f"outside/{role.name}.env", environment(plan, outside(plan), role, passwords[role.name]).encode(), SECRET
+        yield (
+            f"outside/{role.name}.env",
+            role_environment(plan, outside(plan), role, passwords[role.name]).encode(),
+            SECRET,
+        )
     yield "prober/probes.toml", (_kept(plan, "prober/probes.toml", keep=True) or PROBES).encode(), PUBLIC
     yield "prober/keys.env", (_kept(plan, "prober/keys.env", keep=True) or KEYS).encode(), SECRET
     tokens = {name: _kept(plan, _token_file(name), keep=keep) or secrets.token_urlsafe(32) for name in TOKENS}

@@ -262,7 +262,7 @@ def _files(
         yield f"{node.folder}{node.pair}.key", pair.key, SECRET
         yield node.file, server(plan, node).encode(), PUBLIC
     for role in found:
-        yield f"{role.name}.env", environment(plan, inside(plan), role, passwords[role.name]).encode(), SECRET
+        yield f"{role.name}.env", role_environment(plan, inside(plan), role, passwords[role.name]).encode(), SECRET
         yield f"{CONTEXTS}{role.name}.json", context(outside(plan), role, passwords[role.name]).encode(), SECRET
 
 
@@ -303,7 +303,7 @@ def server(plan: Plan, node: ServerPlan) -> str:
     return "\n".join([*lines, 'include "accounts.conf"', ""])
 
 
-def environment(plan: Plan, reach: Reach, role: Role, password: str) -> str:
+def role_environment(plan: Plan, reach: Reach, role: Role, password: str) -> str:
     """The environment of a process of that role."""
     found = {
         "SICKBAY_NATS": reach.url(role, password),
