@@ -23,7 +23,7 @@ def spoken_of(case: FoldContext) -> Node:
     return credential if is_one else case.node
 
 
-def has_other_good(case: FoldContext, node: Node) -> bool:
+def any_other_good(case: FoldContext, node: Node) -> bool:
     """Whether a replica other than this event's had a good answer of this scope in the last 10 min."""
     within_ms = node.limits.good_answer_ms
     return any(_is_lately(case, node, witnesses.other_good_ms(each, case.replica), within_ms) for each in _states(node))

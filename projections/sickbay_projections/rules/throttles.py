@@ -193,7 +193,7 @@ def _is_everyones(case: FoldContext, node: Node, slot: Throttling, seen: Witness
 
 def _is_backed(case: FoldContext, node: Node, seen: Witnesses) -> bool:
     """Whether this replica's word counts for all: another saw the like, or none had a good answer lately."""
-    return witnesses.has_second(seen, case.replica) or not scopes.has_other_good(case, node)
+    return witnesses.has_second(seen, case.replica) or not scopes.any_other_good(case, node)
 
 
 def _numbers(slot: Throttling, seen: Witnesses) -> dict[str, int]:
