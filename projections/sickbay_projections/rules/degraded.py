@@ -39,7 +39,7 @@ def fold(case: FoldContext) -> None:
         _bad(case, says)
 
 
-def hold_of(scope: Node) -> Hold | None:
+def degraded_hold(scope: Node) -> Hold | None:
     """The hold of this rule, before its end or on probation."""
     return (scope.state.holds or {}).get(RULE)
 
@@ -59,7 +59,7 @@ def take_back(case: FoldContext) -> None:
 
 def _on_hold(case: FoldContext, scope: Node, says: Says) -> bool:
     """What the outcome does to the hold of this scope; whether it is used up with that, and is no sample."""
-    hold, is_bad = hold_of(scope), says in ("bad", "damage")
+    hold, is_bad = degraded_hold(scope), says in ("bad", "damage")
     if hold is None:
         return False
     case.store.touch(scope)
