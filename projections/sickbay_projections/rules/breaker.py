@@ -51,7 +51,7 @@ def fold(case: FoldContext) -> None:
     elif cell == "begins_again":
         _fault(case, state)
     else:
-        hold = circuit.hold_of(case.node)
+        hold = circuit.breaker_hold(case.node)
         if hold is not None:
             holds.begins_again(case, case.node, hold)
         spread.told_nothing(case)
@@ -86,7 +86,7 @@ def evidence(state: ScopeState, now_ms: int, limits: RuleLimits) -> FaultCounts:
 def _answered(case: FoldContext, state: ScopeState) -> None:
     """What came through closes; a success is counted and ends the run as well."""
     spread.closed(case)
-    hold = circuit.hold_of(case.node)
+    hold = circuit.breaker_hold(case.node)
     if not holds.is_after(case, RULE, state):
         return
     if hold is not None:
@@ -134,7 +134,7 @@ def _slow(case: FoldContext, state: ScopeState, bucket: int) -> None:
 
 
 def _fault(case: FoldContext, state: ScopeState) -> None:
-    hold = circuit.hold_of(case.node)
+    hold = circuit.breaker_hold(case.node)
     if hold is not None and case.now_ms < hold.end_ms:
         hold.later += 1
     elif holds.is_after(case, RULE, state):
@@ -143,7 +143,7 @@ def _fault(case: FoldContext, state: ScopeState) -> None:
         else:
             _count(case, state)
     spread.failed(case)
-    hold = circuit.hold_of(case.node)
+    hold = circuit.breaker_hold(case.node)
     if hold is not None and hold.began_seq == case.seq:
         spread.opened(case)
 

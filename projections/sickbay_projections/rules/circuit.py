@@ -12,7 +12,7 @@ from .case import FoldContext
 RULE = "breaker"
 
 
-def hold_of(node: Node | None) -> Hold | None:
+def breaker_hold(node: Node | None) -> Hold | None:
     """The breaker's hold of a scope, before its end or on probation."""
     return (node.state.holds or {}).get(RULE) if node is not None else None
 

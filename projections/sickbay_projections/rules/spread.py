@@ -26,7 +26,7 @@ def opened(case: FoldContext) -> None:
         state = model.state
         lately = _is_lately(case, max(state.good_ms, state.bad_ms))
         called += lately
-        hold = circuit.hold_of(model)
+        hold = circuit.breaker_hold(model)
         if hold is None or hold.kind not in KINDS or case.now_ms >= hold.end_ms or overrides.is_behind(model):
             continue
         found += 1
@@ -46,7 +46,7 @@ def _open(case: FoldContext, credential: Node, numbers: dict[str, int], *, netwo
     for wide in candidates:
         if any(_is_lately(case, model.state.good_ms) for model in models(wide)):
             continue
-        hold = circuit.hold_of(wide)
+        hold = circuit.breaker_hold(wide)
         if (hold is None or case.now_ms >= hold.end_ms) and holds.is_after(case, RULE, wide.state):
             circuit.begin_open(case, wide, numbers["open"], numbers)
         return
@@ -55,12 +55,12 @@ def _open(case: FoldContext, credential: Node, numbers: dict[str, int], *, netwo
 def closed(case: FoldContext) -> None:
     """A success closes the wide holds that it is after, and with them the models' holds of these kinds."""
     for wide in (case.node.host, case.node.credential):
-        hold = circuit.hold_of(wide)
+        hold = circuit.breaker_hold(wide)
         if wide is None or hold is None or not holds.is_after(case, RULE, wide.state):
             continue
         circuit.close(case, wide, hold, ring_seq=hold.began_seq)
         for model in sorted(models(wide), key=lambda model: model.key):
-            own = circuit.hold_of(model)
+            own = circuit.breaker_hold(model)
             if own is None or own.kind not in KINDS or overrides.is_behind(model):
                 continue
             if case.now_ms >= holds.over_ms(own, model.limits):
@@ -76,7 +76,7 @@ def failed(case: FoldContext) -> None:
     for wide in (case.node.host, case.node.credential):
         if wide is None or wide.state.holds is None:
             continue
-        hold = circuit.hold_of(wide)
+        hold = circuit.breaker_hold(wide)
         if hold is None or not circuit.is_trial(case, hold):
             continue
         if holds.is_after(case, RULE, wide.state):
@@ -86,7 +86,7 @@ def failed(case: FoldContext) -> None:
 def told_nothing(case: FoldContext) -> None:
     """A trial of a wide hold gave its lease back."""
     for wide in (case.node.host, case.node.credential):
-        hold = circuit.hold_of(wide)
+        hold = circuit.breaker_hold(wide)
         if wide is not None and hold is not None and holds.is_leased(case, RULE, hold.began_seq):
             holds.begins_again(case, wide, hold)
             case.store.touch(wide)
