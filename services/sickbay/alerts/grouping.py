@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from .settings import Alerts, host_of
+from .settings import Alerts, url_host
 
 Fact: TypeAlias = Mapping[str, Any]
 """A transition as the log of transitions has it; `id`, `type`, `provider` and `time_ms` are always there."""
@@ -93,7 +93,7 @@ class Grouping:
             if name in part:
                 part[name] = Waiting(fact, handle)
                 return True
-        key = (fact["type"], host_of(fact["provider"]))
+        key = (fact["type"], url_host(fact["provider"]))
         self._groups.setdefault(key, _Group(now_s)).alerts[name] = Waiting(fact, handle)
         return True
 

@@ -12,7 +12,7 @@ import msgspec
 from sickbay_events import rfc3339
 
 from .grouping import AlertBatch, Fact
-from .settings import host_of
+from .settings import url_host
 
 TEXT_MAX: Final = 3_000
 """Characters of a text for people; chat rooms cut at 4,000 and more."""
@@ -50,7 +50,7 @@ def message_of(batch: AlertBatch, named: int) -> AlertMessage:
     """The message about these alerts, of which the first `named` are in it."""
     facts = batch.facts
     counts = Counter(fact["type"] for fact in facts)
-    hosts = list(dict.fromkeys(host_of(fact["provider"]) for fact in facts))
+    hosts = list(dict.fromkeys(url_host(fact["provider"]) for fact in facts))
     ids = "\n".join(sorted(fact["id"] for fact in facts))
     return AlertMessage(
         id=sha256(ids.encode()).hexdigest()[:32],
