@@ -18,7 +18,7 @@ from nats_servers import NatsServer
 from projector_processes import until
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG
-from sickbay.prober.checks import SUSPICIOUS, UNPROVEN, http_client, run_check
+from sickbay.prober.checks import SUSPICIOUS, UNPROVEN, probe_client, run_check
 from sickbay.prober.prober import FoldFacts, Prober, leases_wanted
 from sickbay.prober.settings import Probe, ProbeRefused, ProbeSettings, ProbeTarget, has_usage, made_probe, read_probes
 from sickbay_events import CallOutcome, Override, Policy, ProbeResult, Target
@@ -40,7 +40,7 @@ def probe_of(url: str, **more: Any) -> Probe:
 
 
 async def checked(probe: Probe) -> Any:
-    async with http_client() as http:
+    async with probe_client() as http:
         return await run_check(http, probe)
 
 

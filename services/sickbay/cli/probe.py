@@ -127,9 +127,9 @@ def _wanted(
 
 
 async def _unreported(wanted: Probe) -> tuple[Checked, StoredAct | None]:
-    from ..prober.checks import http_client, run_check
+    from ..prober.checks import probe_client, run_check
 
-    async with http_client() as http:
+    async with probe_client() as http:
         return await run_check(http, wanted), None
 
 
@@ -137,10 +137,10 @@ async def _reported(
     known: Settings, wanted: Probe, nats: str | None, data: str | None
 ) -> tuple[Checked, StoredAct | None]:
     """Check it as the services would: under the leases of its holds, and put the result into the log."""
-    from ..prober.checks import http_client, run_check
+    from ..prober.checks import probe_client, run_check
     from ..prober.prober import LeaseHolder
 
-    async with connected(nats, data) as client, http_client() as http:
+    async with connected(nats, data) as client, probe_client() as http:
         leases, seen_seq = await _leases(client, wanted, view_names(known.view))
         holder = LeaseHolder(client, known.replica_name, wanted, leases)
         if not await holder.take():

@@ -75,7 +75,7 @@ class Sent:
             self.at_s = time.monotonic()
 
 
-def http_client() -> httpx.AsyncClient:
+def probe_client() -> httpx.AsyncClient:
     """The client that all checks of a process share."""
     return httpx.AsyncClient(follow_redirects=False, timeout=HTTP_S_MAX)
 

@@ -28,7 +28,7 @@ from sickbay_projections.decide import wants_early
 from ..bus.connect import BusError
 from ..control.acts import publish_probe
 from ..view.entries import View
-from .checks import SUSPICIOUS, UNPROVEN, Checked, http_client, run_check
+from .checks import SUSPICIOUS, UNPROVEN, Checked, probe_client, run_check
 from .settings import Probe, ProbeSettings
 
 _log = logging.getLogger("sickbay.prober")
@@ -204,7 +204,7 @@ class Prober:
 
     async def run(self) -> None:
         """Probe until cancelled."""
-        async with http_client() as http, asyncio.TaskGroup() as group:
+        async with probe_client() as http, asyncio.TaskGroup() as group:
             for probe in self._probes:
                 group.create_task(self._keep(http, probe), name=f"sickbay-probe {probe.target.model}")
 
