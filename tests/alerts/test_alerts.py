@@ -24,7 +24,7 @@ from cli_runs import sickbay
 from paths import ROOT
 from sickbay.alerts.grouping import WAITING_MAX, Grouping
 from sickbay.alerts.message import TEXT_MAX, AlertMessage, message_of, sample_message, slack_body
-from sickbay.alerts.send import Failed, http_client, send
+from sickbay.alerts.send import Failed, alert_client, send
 from sickbay.alerts.settings import Alerts, AlertsRefused, Way, is_wanted, read_alerts
 from sickbay.alerts.settings import Receiver as Wanted
 from view_writer import until
@@ -213,7 +213,7 @@ def _way(receiver: Receiver, path: str = "/hook/T0SECRETPATH") -> Way:
 
 async def test_a_webhook_is_signed_as_documented(receiver: Receiver) -> None:
     """Who has the secret can tell by id, time and body that it came from here, and how old it is."""
-    async with http_client() as http:
+    async with alert_client() as http:
         said = await send(http, Wanted(name="a", kind="webhook"), _way(receiver), sample_message(5))
     got = receiver.next()
     key = base64.b64decode(SECRET.removeprefix("whsec_"))
@@ -235,7 +235,7 @@ async def test_the_page_s_own_check_of_a_signature_and_its_file_are_right(receiv
     assert found == defaults, "what the page calls defaults are the code's"
     there: dict[str, Any] = {}
     exec(code, there)
-    async with http_client() as http:
+    async with alert_client() as http:
         await send(http, Wanted(name="a", kind="webhook"), _way(receiver), sample_message(5))
     got = receiver.next()
     assert there["is_from_sickbay"](SECRET, got.headers, got.body)
@@ -256,7 +256,7 @@ async def test_what_is_not_taken_says_why_and_never_the_url(
     logging.getLogger("httpx").setLevel(logging.DEBUG)
     receiver.always, receiver.headers = answer, {"location": receiver.url + "/elsewhere"}
     receiver.says = b"Cannot POST /hook/T0SECRETPATH"  # as many servers answer
-    async with http_client() as http:
+    async with alert_client() as http:
         with pytest.raises(Failed) as failed:
             await send(http, Wanted(name="a", kind="slack", limit_s=0.3), _way(receiver), sample_message(5))
     assert says in failed.value.why and failed.value.final is final
@@ -268,7 +268,7 @@ async def test_a_receiver_may_say_when_to_come_again(receiver: Receiver) -> None
     """Retry-After in seconds or as a date, as HTTP has it."""
     receiver.always = 429
     waits = []
-    async with http_client() as http:
+    async with alert_client() as http:
         for text in ("7", "Mon, 30 Nov 2026 00:00:09 GMT", "soon"):
             receiver.headers = {"retry-after": text, "date": "Mon, 30 Nov 2026 00:00:00 GMT"}
             with pytest.raises(Failed) as failed:
@@ -280,7 +280,7 @@ async def test_a_receiver_may_say_when_to_come_again(receiver: Receiver) -> None
 async def test_a_receiver_that_is_not_there_is_a_failure_with_a_cause() -> None:
     """A closed port says so at once."""
     way = Way("http://127.0.0.1:1", "http://127.0.0.1:1/SECRETPATH")
-    async with http_client() as http:
+    async with alert_client() as http:
         with pytest.raises(Failed, match="ConnectError") as failed:
             await send(http, Wanted(name="a", kind="slack"), way, sample_message(5))
     assert "SECRETPATH" not in failed.value.why

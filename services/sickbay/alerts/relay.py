@@ -28,7 +28,7 @@ from ..bus.jetstream import JetStreamApi
 from ..bus.topology import HELD_PREFIX, RELEASED_PREFIX, TRANSITIONS, WARNING_PREFIX
 from .grouping import WAITING_MAX, AlertBatch, Grouping, read_fact
 from .message import AlertMessage, message_of
-from .send import Failed, http_client, send, shown
+from .send import Failed, alert_client, send, shown
 from .settings import Alerts, Receiver, Way, is_wanted
 
 _log = logging.getLogger("sickbay.alerts")
@@ -294,7 +294,7 @@ class Alerting:
 
     async def run(self) -> None:
         """Tell them until cancelled."""
-        async with http_client() as http, asyncio.TaskGroup() as group:
+        async with alert_client() as http, asyncio.TaskGroup() as group:
             for relay in self.relays:
                 group.create_task(relay.run(http), name=f"sickbay-alerts-{relay.receiver.name}")
 

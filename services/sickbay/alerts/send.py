@@ -52,7 +52,7 @@ class Failed(Exception):
         super().__init__(why)
 
 
-def http_client() -> httpx.AsyncClient:
+def alert_client() -> httpx.AsyncClient:
     """The client that all receivers of a process share."""
     for name in ("httpx", "httpcore"):  # they log each request with its whole URL
         logging.getLogger(name).setLevel(logging.WARNING)

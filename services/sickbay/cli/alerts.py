@@ -43,7 +43,7 @@ def alerts_test(
 
 async def _tested(text: str) -> list[dict[str, Any]]:
     from ..alerts.message import sample_message
-    from ..alerts.send import Failed, http_client, send
+    from ..alerts.send import Failed, alert_client, send
     from ..alerts.settings import Receiver, read_alerts
 
     found, ways = read_alerts(text)
@@ -56,5 +56,5 @@ async def _tested(text: str) -> list[dict[str, Any]]:
         except Failed as failed:
             return {**facts, "ok": False, "said": failed.why}
 
-    async with http_client() as http:
+    async with alert_client() as http:
         return await asyncio.gather(*(one(receiver) for receiver in found.receiver))
