@@ -51,7 +51,7 @@ def moments(entries: Entries, now_ms: int, replica: str) -> Iterator[int]:
         yield from [moment for moment in found if moment > now_ms]
 
 
-def leases_wanted(
+def leases_needed(
     keys: tuple[str, str, str], cluster: Entries, own: Entries, now_ms: int, *, is_stale: bool
 ) -> list[LeaseNeeded]:
     """The leases that a trial needs, widest scope first; empty if there is none to be had."""

@@ -14,7 +14,7 @@ from sickbay_events import Decision, NameRefused, Target, TokenRefused
 from sickbay_events.names import at_machine
 from sickbay_events.view import HoldView
 from sickbay_projections import decide_entries
-from sickbay_projections.weighing import Entries, LeaseNeeded, alive, denying, leases_wanted, moments, stricter
+from sickbay_projections.weighing import Entries, LeaseNeeded, alive, denying, leases_needed, moments, stricter
 
 from ..view.entries import STALE_S, View
 from .denials import SAY_EVERY_S, DenialCount, Denials
@@ -330,4 +330,4 @@ class Gate:
         if known is None:
             return []
         cluster, own, now_ms = self._entries_of(known)
-        return leases_wanted(known.keys, cluster, own, now_ms, is_stale=self._view.is_stale)
+        return leases_needed(known.keys, cluster, own, now_ms, is_stale=self._view.is_stale)
