@@ -19,7 +19,7 @@ from projector_processes import until
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG
 from sickbay.prober.checks import SUSPICIOUS, UNPROVEN, probe_client, run_check
-from sickbay.prober.prober import FoldFacts, Prober, leases_wanted
+from sickbay.prober.prober import FoldFacts, Prober, probe_leases
 from sickbay.prober.settings import Probe, ProbeRefused, ProbeSettings, ProbeTarget, has_usage, made_probe, read_probes
 from sickbay_events import CallOutcome, Override, Policy, ProbeResult, Target
 from sickbay_events.lease_wire import LeaseName, TrialAsk
@@ -243,7 +243,7 @@ def test_which_leases_a_probe_needs() -> None:
     nothing is held, where an operator allows, and in shadow."""
 
     def wanted(fleet: Fleet, at_ms: int) -> list[LeaseName] | None:
-        return leases_wanted(TARGET, [fleet.entry(key) for key in TARGET.keys], at_ms)
+        return probe_leases(TARGET, [fleet.entry(key) for key in TARGET.keys], at_ms)
 
     fleet = held_fleet()
     assert wanted(Fleet(), 1_000_000) == []

@@ -161,7 +161,7 @@ async def _reported(
 
 async def _leases(client: Client, wanted: Probe, names: ViewNames) -> tuple[list[LeaseName], int | None]:
     """The leases it needs by what the gates are told, and the largest sequence seen."""
-    from ..prober.prober import leases_wanted
+    from ..prober.prober import probe_leases
 
     try:
         checkpoint = await _read(client, names, CHECKPOINT_KEY, Checkpoint)
@@ -173,7 +173,7 @@ async def _leases(client: Client, wanted: Probe, names: ViewNames) -> tuple[list
     if wanted.level == "liveness":
         return [], seen_seq
     alive = [entry if entry is not None and entry.expires_ms > now_ms else None for entry in entries]
-    leases = leases_wanted(wanted.target, alive, now_ms)
+    leases = probe_leases(wanted.target, alive, now_ms)
     if leases is None:
         raise SaysNo(
             f"{wanted.target.provider} {wanted.target.model} is held and wants no trial now (`sickbay explain` says "

@@ -47,7 +47,7 @@ HOUR_S: Final = 3_600.0
 _EVIDENCE: Final = ("last_answer_ms", "last_bad_ms", "last_ready_ms", "last_live_ms")
 
 
-def leases_wanted(target: Target, entries: Sequence[GateEntry | None], at_ms: int) -> list[LeaseName] | None:
+def probe_leases(target: Target, entries: Sequence[GateEntry | None], at_ms: int) -> list[LeaseName] | None:
     """The leases that a probe of this target needs, from the gate entries of its three scopes, widest first.
 
     None if it may not be probed: a hold stands that wants no trial now.
@@ -241,7 +241,7 @@ class Prober:
             return
         leases: list[LeaseName] = []
         if probe.level == "readiness":
-            wanted = leases_wanted(probe.target, self._facts.entries(probe.target), self._facts.now_ms())
+            wanted = probe_leases(probe.target, self._facts.entries(probe.target), self._facts.now_ms())
             if wanted is None:
                 self.counts["held"] += 1
                 return
