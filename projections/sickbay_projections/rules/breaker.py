@@ -227,7 +227,7 @@ def _suspect(case: FoldContext, state: ScopeState, found: FaultCounts) -> str | 
 
 def _hold_alone(case: FoldContext, faults: Faults, replica: str, suspect: str | None, numbers: dict[str, int]) -> None:
     """One replica's word while others had good answers: its own overlay holds it."""
-    length_ms = circuit.length_ms(case, case.node, 1)
+    length_ms = circuit.open_ms(case, case.node, 1)
     if not witnesses.note_alone(faults.witnesses, replica, case.now_ms, length_ms):
         return
     _warn(case, suspect, numbers)

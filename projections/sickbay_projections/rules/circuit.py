@@ -25,7 +25,7 @@ def is_trial(case: FoldContext, hold: Hold) -> bool:
     return case.now_ms >= hold.end_ms and (case.overlay or holds.is_leased(case, RULE, hold.began_seq))
 
 
-def length_ms(case: FoldContext, node: Node, nth: int) -> int:
+def open_ms(case: FoldContext, node: Node, nth: int) -> int:
     """Length of the `nth` hold in a row that begins at this event; a longer Retry-After wins."""
     limits, retry_s = node.limits, case.event.retry_after_s
     length = grown_ms(limits.breaker_ms, limits.breaker_growth_milli, nth, limits.breaker_cap_ms)
@@ -40,7 +40,7 @@ def begin_open(case: FoldContext, node: Node, count: int, numbers: dict[str, int
     """The breaker of this scope opens, or opens again. What it rests on is used up."""
     state = node.state
     nth = holds.nth(state, RULE, case.now_ms, node.limits)
-    long_ms = length_ms(case, node, nth)
+    long_ms = open_ms(case, node, nth)
     state.window = state.faults = state.ramp = None
     hold = Hold(
         rule=RULE,
