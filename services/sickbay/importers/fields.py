@@ -19,7 +19,7 @@ from sickbay_events import provider_of
 
 from ..control.acts import ActRefused
 from .calls import ERRORS, Call, RowRefused
-from .values import length_ms, status_of, text_of, time_ms, truth
+from .values import duration_ms, status_of, text_of, time_ms, truth
 
 USUAL: Final[dict[str, tuple[str, ...]]] = {
     "at": ("at", "end_time", "endTime", "time", "timestamp", "ts", "@timestamp", "datetime", "date"),
@@ -132,7 +132,7 @@ class Fields(msgspec.Struct, frozen=True):
         for unit, unit_ms in (("ms", 1.0), ("s", 1000.0)):
             value = self.value(row, f"{name}_{unit}", setup)
             if value is not None:
-                return length_ms(value, unit_ms, f"{name}_{unit}")
+                return duration_ms(value, unit_ms, f"{name}_{unit}")
         return None
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from .calls import ERRORS, Call, NotACall, RowRefused
 from .fields import Setup, provider
-from .values import length_ms, status_of, time_ms, truth
+from .values import duration_ms, status_of, time_ms, truth
 
 _TAG: Final = re.compile(r"\[llm:([^\]\s]{1,256})\]\s*")
 _SAYS: Final = re.compile(r"(?:HTTP(?:/[\d.]+)?\s+(\d{3})|([A-Za-z_]+))(?=[\s:,;]|$)[:,;]?\s*")
@@ -37,7 +37,7 @@ def logline_call(line: str, setup: Setup) -> Call:
     pairs, body = _pairs(line, said.end())
     times = _TIME.search(line[: tag.start()])
     at = pairs.get("at") or pairs.get("time") or pairs.get("ts") or (times[0] if times is not None else None)
-    took_ms = next((length_ms(pairs[name], unit, name) for name, unit in _TOOK.items() if name in pairs), None)
+    took_ms = next((duration_ms(pairs[name], unit, name) for name, unit in _TOOK.items() if name in pairs), None)
     found = Call(
         at_ms=time_ms(at, setup.zone, "time"),
         provider=provider(pairs.get("provider") or tag[1], setup),
@@ -47,7 +47,7 @@ def logline_call(line: str, setup: Setup) -> Call:
         error=word if word in ERRORS else None,
         kind=word if word == "cancelled" else None,
         took_ms=took_ms,
-        ttft_ms=length_ms(pairs.get("ttft_ms"), 1.0, "ttft_ms"),
+        ttft_ms=duration_ms(pairs.get("ttft_ms"), 1.0, "ttft_ms"),
         stream=truth(pairs.get("stream")),
         route=pairs.get("route"),
     )

@@ -69,7 +69,7 @@ def _text_ms(text: str, zone: tzinfo) -> int | None:
         return None
 
 
-def length_ms(value: Any, unit_ms: float, field: str) -> float | None:
+def duration_ms(value: Any, unit_ms: float, field: str) -> float | None:
     """A duration in milliseconds; a number without a unit counts in `unit_ms`. Raises `RowRefused`."""
     if value in (None, "", "-"):
         return None
