@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from . import access, litellm, loglines, otel
 from .calls import Call, RowRefused
 from .fields import Setup
-from .source import SourceRow, lines, records, table
+from .source import SourceRow, line_rows, records, table
 
 
 class Format(NamedTuple):
@@ -46,9 +46,9 @@ FORMATS: Final[dict[str, Format]] = {
     "csv": Format("CSV with a header and a field map", table, _mapped),
     "litellm": Format("LiteLLM's spend logs, error logs and callbacks, as JSON or CSV", records, litellm.litellm_call),
     "otel": Format("OpenTelemetry GenAI spans as OTLP JSON", _spans, otel.otel_call),
-    "loglines": Format("log lines of the form [llm:name] HTTP 400 model=… body=…", lines, loglines.call),
-    "nginx": Format("an access log of nginx, with a field map", lines, access.nginx),
-    "envoy": Format("an access log of Envoy, with a field map", lines, access.envoy),
+    "loglines": Format("log lines of the form [llm:name] HTTP 400 model=… body=…", line_rows, loglines.call),
+    "nginx": Format("an access log of nginx, with a field map", line_rows, access.nginx),
+    "envoy": Format("an access log of Envoy, with a field map", line_rows, access.envoy),
 }
 OWN: Final = "sickbay"
 """A log file as `sickbay export` writes it: copied, compressed anew, the same digest."""

@@ -65,7 +65,7 @@ def _plain(raw: Any) -> Any:
     return raw
 
 
-def lines(stream: BinaryIO) -> Iterator[SourceRow]:
+def line_rows(stream: BinaryIO) -> Iterator[SourceRow]:
     """Lines of text without their breaks; empty ones are left out."""
     number = 0
     while line := stream.readline(LINE_BYTES_MAX):
@@ -121,7 +121,7 @@ def _csv(reader: csv.DictReader[str]) -> Iterator[SourceRow]:
 
 def _json_lines(stream: BinaryIO) -> Iterator[SourceRow]:
     is_first = True
-    for row in lines(stream):
+    for row in line_rows(stream):
         if row.why:
             yield row
             continue
