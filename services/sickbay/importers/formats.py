@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from . import access, litellm, loglines, otel
 from .calls import Call, RowRefused
 from .fields import Setup
-from .source import SourceRow, line_rows, records, table
+from .source import SourceRow, csv_rows, line_rows, records
 
 
 class Format(NamedTuple):
@@ -43,7 +43,7 @@ def _each(documents: Iterable[SourceRow]) -> Iterator[SourceRow]:
 
 FORMATS: Final[dict[str, Format]] = {
     "jsonl": Format("JSON lines (or an array) with a field map", records, _mapped),
-    "csv": Format("CSV with a header and a field map", table, _mapped),
+    "csv": Format("CSV with a header and a field map", csv_rows, _mapped),
     "litellm": Format("LiteLLM's spend logs, error logs and callbacks, as JSON or CSV", records, litellm.litellm_call),
     "otel": Format("OpenTelemetry GenAI spans as OTLP JSON", _spans, otel.otel_call),
     "loglines": Format("log lines of the form [llm:name] HTTP 400 model=… body=…", line_rows, loglines.call),

@@ -89,10 +89,10 @@ def records(stream: Any) -> Iterator[SourceRow]:
     elif start[:1] == b"{":
         yield from _json_lines(stream)
     else:
-        yield from table(stream)
+        yield from csv_rows(stream)
 
 
-def table(stream: Any) -> Iterator[SourceRow]:
+def csv_rows(stream: Any) -> Iterator[SourceRow]:
     """Rows of a CSV as objects by its header. A header with tabs and without commas makes it a TSV."""
     head = bytes(stream.peek(_PEEK)[:_PEEK]).partition(b"\n")[0]
     delimiter = "\t" if b"\t" in head and b"," not in head else ";" if b";" in head and b"," not in head else ","
