@@ -26,7 +26,7 @@ from .calls import Call, NotACall, RowRefused, event_of
 from .fields import Setup
 from .formats import FORMATS
 from .sorting import Sorter
-from .source import SourceRow, opened
+from .source import SourceRow, open_source
 
 SHOWN_MAX: Final = 5
 """Rejects that are kept to be shown; the file has them all."""
@@ -96,7 +96,7 @@ def import_file(
             raise FileExistsError(f"{path} exists already; name another file or remove it first")
     running = _Import(form, setup)
     with Sorter() as sorter, _Rejects(rejects if out is not None else None) as refused:
-        with opened(source) as stream:
+        with open_source(source) as stream:
             for row in FORMATS[form].rows(stream):
                 found = running.take(row)
                 if isinstance(found, RowRejected):

@@ -36,7 +36,7 @@ class SourceRow(NamedTuple):
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def open_source(path: Path) -> Iterator[BinaryIO]:
     """The file's content, decompressed; `-` is standard input. Raises OSError, RuntimeError."""
     with nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb") as raw:
         plain = _plain(raw)
