@@ -13,7 +13,7 @@ import typer.main
 from cli_runs import NATS_CLI, Serve, needs_nats_cli, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
 from sickbay.cli import app
-from sickbay.cli.equivalents import Named, example, lines, table_of
+from sickbay.cli.equivalents import Named, equivalent_lines, example, table_of
 from sickbay.control.acts import scope_of
 
 
@@ -31,7 +31,7 @@ def test_each_line_does_something(nats_server: NatsServer, serve: Callable[..., 
     named = Named(scope_of("openrouter.ai", "z-ai/glm-5.3"), "router-1")
     order = ["report", "report", "hold", *(command for command in table_of(named) if command not in ("report", "hold"))]
     for command in order:
-        for line in lines(command, named):
+        for line in equivalent_lines(command, named):
             if "kv watch" in line or "--context" in line:
                 continue  # goes on for ever, or is of a server with a system account: the runbook's test runs them
             done = run(line, nats_server.url)

@@ -47,7 +47,7 @@ Lines = tuple[str, ...]
 _WHO: Final = {"reason": "why", "actor": "who"}
 
 
-def lines(command: str, named: Named) -> Lines:
+def equivalent_lines(command: str, named: Named) -> Lines:
     """The `nats` commands that do what a `sickbay` command does. Raises `ActRefused` for one that has none."""
     table = table_of(named)
     if command not in table:
@@ -133,7 +133,9 @@ def nats_command(
     name = provider_name(provider)
     if command == "report" and model is None:
         raise ActRefused("MODEL", model, "a model id: an outcome is of a model")
-    found = lines(command, Named(scope_of(name, model), Settings.from_environment(replica=replica).replica_name))
+    found = equivalent_lines(
+        command, Named(scope_of(name, model), Settings.from_environment(replica=replica).replica_name)
+    )
     if as_json:
         print_json({"command": command, "nats": found})
     else:
