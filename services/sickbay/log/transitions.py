@@ -45,7 +45,9 @@ class PastTransitions(msgspec.Struct, frozen=True, kw_only=True):
     known_from_ms: int
 
 
-async def history(client: Client, scope: Scope | None, from_ms: int, to_ms: int, *, limit: int) -> PastTransitions:
+async def past_transitions(
+    client: Client, scope: Scope | None, from_ms: int, to_ms: int, *, limit: int
+) -> PastTransitions:
     """The newest `limit` derived events between two log times, of a scope with those around and below it, or of all.
 
     Raises `BusError`, `nats.errors.Error`, `TimeoutError`.
