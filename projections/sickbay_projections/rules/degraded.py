@@ -101,7 +101,7 @@ def _clean(case: FoldContext) -> None:
     state, host = case.state, case.node.host
     if not holds.is_after(case, RULE, state):
         return
-    samples.note_clean(state, case.event, case.now_ms, case.limits)
+    samples.count_clean(state, case.event, case.now_ms, case.limits)
     for bad in (state.bad, state.damage):
         if bad is not None:
             witnesses.forget_like(bad.witnesses, case.replica)

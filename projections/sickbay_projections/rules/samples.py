@@ -137,7 +137,7 @@ def has_other_clean(case: FoldContext, scope: Node, replica: str) -> bool:
     )
 
 
-def note_clean(state: ScopeState, event: CallOutcome, now_ms: int, limits: RuleLimits) -> None:
+def count_clean(state: ScopeState, event: CallOutcome, now_ms: int, limits: RuleLimits) -> None:
     """Count one clean sample. The quick exit of the loop does the same in place."""
     bucket = now_ms // limits.sample_ms
     state.checked = buckets.add(state.checked, bucket, SAMPLE_BUCKETS)
