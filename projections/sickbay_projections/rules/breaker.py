@@ -145,7 +145,7 @@ def _fault(case: FoldContext, state: ScopeState) -> None:
     spread.failed(case)
     hold = circuit.breaker_hold(case.node)
     if hold is not None and hold.began_seq == case.seq:
-        spread.opened(case)
+        spread.open_models(case)
 
 
 def _count(case: FoldContext, state: ScopeState) -> None:

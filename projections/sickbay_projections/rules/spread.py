@@ -16,7 +16,7 @@ KINDS: Final[frozenset[Kind]] = frozenset({"network", "timeout", "server_error"}
 """Kinds of fault that speak of more than one model."""
 
 
-def opened(case: FoldContext) -> None:
+def open_models(case: FoldContext) -> None:
     """A model's breaker has just opened: look whether its credential or its host is what is down."""
     credential = case.node.credential
     if credential is None or case.kind not in KINDS:
