@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..kinds import KINDS, Kind
 from ..verdict import Verdict
 from .answer import CallFacts, judge_answer
-from .envelope import plain_headers, read_body, read_envelope
+from .envelope import parse_body, plain_headers, read_envelope
 from .families import family_of
 from .match import match
 from .output import judge_output
@@ -56,7 +56,7 @@ def judge_exchange(
     """`classify` without its safety net: whatever the arguments, it is meant not to raise."""
     code = status if isinstance(status, int) and not isinstance(status, bool) else None
     plain = plain_headers(headers)
-    read = read_body(body, plain.get("content-type", ""))
+    read = parse_body(body, plain.get("content-type", ""))
     success = code is not None and 200 <= code < 300
     if isinstance(error, str) and error in ERRORS and (success or code is None):
         return _transport(error, begun=success and "{" in read.text)
