@@ -37,7 +37,7 @@ from .questions import (
     StatusQuery,
     json_body,
     query,
-    read_body,
+    read_request_body,
 )
 from .streaming import EventStream
 from .tokens import Role
@@ -106,7 +106,7 @@ def openapi() -> Response[bytes]:
 @post("/v1/outcomes", opt={"roles": REPORT}, status_code=200)
 async def outcomes(request: Asked) -> Response[bytes]:
     """Report finished attempts; answered when the log has them."""
-    body, media_type = await read_body(request, JSON, NDJSON)
+    body, media_type = await read_request_body(request, JSON, NDJSON)
     return await take(desk_of(request).sender, body, media_type, request.user.replica)
 
 

@@ -116,7 +116,7 @@ def query(request: Request[Any, Any, Any], sort: type[_T]) -> _T:
         raise of_validation(error, _fields(sort)) from None
 
 
-async def read_body(request: Request[Any, Any, Any], *accepted: str) -> tuple[bytes, str]:
+async def read_request_body(request: Request[Any, Any, Any], *accepted: str) -> tuple[bytes, str]:
     """A request's body and its media type. Raises `Problem` for one of another type, too large, or too slow."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in accepted or request.headers.get("content-encoding", "identity").lower() != "identity":
@@ -136,7 +136,7 @@ async def read_body(request: Request[Any, Any, Any], *accepted: str) -> tuple[by
 
 async def json_body(request: Request[Any, Any, Any], sort: type[_T]) -> _T:
     """A request's JSON body. Raises `Problem` naming the field."""
-    body, _ = await read_body(request, JSON)
+    body, _ = await read_request_body(request, JSON)
     try:
         return msgspec.json.decode(body, type=sort)
     except msgspec.ValidationError as error:
