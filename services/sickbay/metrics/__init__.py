@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..sync import SyncSickbay
     from ..view.entries import View
 
-__all__ = ["API", "ROUTER", "SERVICES", "Metric", "api_exposition", "collector", "exposition", "refused"]
+__all__ = ["API", "ROUTER", "SERVICES", "Metric", "api_exposition", "collector", "exposition", "refused_scrape"]
 
 
 async def exposition(services: Services, accept: str = "") -> tuple[bytes, str]:
@@ -40,7 +40,7 @@ async def exposition(services: Services, accept: str = "") -> tuple[bytes, str]:
     return await asyncio.to_thread(_written, SERVICES, lambda: found, accept)
 
 
-def refused(scope: Mapping[str, Any], settings: Settings) -> bytes:
+def refused_scrape(scope: Mapping[str, Any], settings: Settings) -> bytes:
     """Why a request is not answered where no token can be checked, empty where it is: this machine may ask, by a name
     of its own, since any web page can have its name resolve to 127.0.0.1."""
     from ..doctor.finding import is_loopback  # a router has no use for it

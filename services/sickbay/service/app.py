@@ -40,7 +40,7 @@ from ..doctor.checks import losses
 from ..doctor.finding import Installation
 from ..historian.child import HistorianChild
 from ..log.control import in_shadow, seed_policy
-from ..metrics import exposition, refused
+from ..metrics import exposition, refused_scrape
 from ..prober.settings import Probe, ProbeSettings, read_probes
 from ..projector import Projector
 from ..projector.deadletters import Letter
@@ -359,7 +359,7 @@ def make_app(settings: Settings | None = None) -> AsgiFastStream:
     @get(include_in_schema=False)
     async def metrics(scope: Any) -> AsgiResponse:
         """The metrics of this process, for Prometheus."""
-        if why := refused(scope, running[0].settings) if running else b"not started":
+        if why := refused_scrape(scope, running[0].settings) if running else b"not started":
             return AsgiResponse(why, 403 if running else 503, {"Content-Type": "text/plain"})
         accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
         body, content_type = await exposition(running[0], accept)
