@@ -24,7 +24,7 @@ from .access import COOKIE, COOKIE_MAX_S, Access, Asked, check_origin, still_may
 from .desk import Operations, target_of
 from .ingest import take
 from .openapi import openapi_document
-from .problems import Problem, refused, unavailable
+from .problems import Problem, field_refused, unavailable
 from .questions import (
     JSON,
     NDJSON,
@@ -131,7 +131,7 @@ async def get_status(request: Asked) -> Response[bytes]:
     if asked.provider is not None:
         question["provider"] = _scope(asked.provider, asked.model).provider
     elif asked.model is not None:
-        raise refused("model", "a model together with its provider")
+        raise field_refused("model", "a model together with its provider")
     found = await desk_of(request).ask("sickbay.v1.status", question)
     return tagged(request, found, _tag_of(found), _REVALIDATE)
 
@@ -169,9 +169,9 @@ async def get_history(request: Asked) -> Response[bytes]:
     to_ms = desk.mirror.now_ms() if asked.to is None else _moment("to", asked.to)
     from_ms = to_ms - DAY_MS if asked.from_ is None else _moment("from", asked.from_)
     if from_ms > to_ms:
-        raise refused("from", "a time that is not after `to`")
+        raise field_refused("from", "a time that is not after `to`")
     if asked.model is not None and asked.provider is None:
-        raise refused("model", "a model together with its provider")
+        raise field_refused("model", "a model together with its provider")
     scope = None if asked.provider is None else _scope(asked.provider, asked.model)
     if client is None:
         raise unavailable("there is no connection to NATS")
@@ -196,14 +196,14 @@ def _moment(field: str, text: str) -> int:
     try:
         return parse_rfc3339(text)
     except ValueError:
-        raise refused(field, "an RFC 3339 time with an offset, such as 2026-11-30T12:00:00Z") from None
+        raise field_refused(field, "an RFC 3339 time with an offset, such as 2026-11-30T12:00:00Z") from None
 
 
 @get("/v1/overview", opt={"roles": READ})
 async def overview(request: Asked) -> Response[bytes]:
     """The fleet at a glance."""
     if request.query_params:
-        raise refused(next(iter(request.query_params))[:64], "no parameter")
+        raise field_refused(next(iter(request.query_params))[:64], "no parameter")
     return json_response(await desk_of(request).overview.get())
 
 
@@ -211,7 +211,7 @@ async def overview(request: Asked) -> Response[bytes]:
 def watch(request: Asked) -> ASGIResponse:
     """Changes as they come: server-sent events."""
     if request.query_params:
-        raise refused(next(iter(request.query_params))[:64], "no parameter")
+        raise field_refused(next(iter(request.query_params))[:64], "no parameter")
     last_id = request.headers.get("last-event-id", "")
     hub, is_anonymous = desk_of(request).hub, request.user.is_anonymous
     return EventStream(hub, last_id, lambda: still_may(request, READ), is_anonymous=is_anonymous)
@@ -221,7 +221,7 @@ def _act_id(key: str, action: str, question: dict[str, Any]) -> str:
     """The id under which the log knows an act again: of its key and of all that it says. Another act under a key that
     was used is another act, not a repeat that is left out. Raises `Problem`."""
     if KEY.fullmatch(key) is None:
-        raise refused("Idempotency-Key", "1 to 128 printable ASCII characters without spaces")
+        raise field_refused("Idempotency-Key", "1 to 128 printable ASCII characters without spaces")
     return sha256(msgspec.json.encode([key, action, question])).hexdigest()[:32]
 
 

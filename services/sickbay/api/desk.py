@@ -21,7 +21,7 @@ from ..bus.view_names import view_names
 from ..config import Settings
 from ..view.mirror import Mirror
 from .overview import Overview
-from .problems import Problem, refused, unavailable
+from .problems import Problem, field_refused, unavailable
 from .sender import Sender
 from .watch import Hub
 
@@ -144,5 +144,5 @@ def target_of(provider: str, model: str, replica: str) -> Target:
         try:
             token(name)
         except (NameRefused, UnicodeEncodeError):
-            raise refused(field, f"up to {NAME_BYTES_MAX} bytes of UTF-8") from None
+            raise field_refused(field, f"up to {NAME_BYTES_MAX} bytes of UTF-8") from None
     return found

@@ -24,7 +24,7 @@ from sickbay_events.redact import redact
 
 from ..router.outbox import EVENT_BYTES_MAX, WORD_CHARS_MAX, NotReportable, fit
 from .desk import target_of
-from .problems import Problem, of_validation, refused, unavailable
+from .problems import Problem, field_refused, of_validation, unavailable
 from .questions import NDJSON, Model, Provider
 from .sender import Busy, EventToStore, NotConnected, Sender, SendResult
 
@@ -151,13 +151,13 @@ def _decoded(item: bytes | Any) -> Any:
     if not isinstance(item, bytes):
         return item
     if len(item) > EVENT_BYTES_MAX:
-        raise refused("body", f"at most {EVENT_BYTES_MAX} bytes an item")
+        raise field_refused("body", f"at most {EVENT_BYTES_MAX} bytes an item")
     try:
         return _one(item)
     except msgspec.ValidationError as error:
         raise of_validation(error, _WORDS) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise refused("body", "one JSON object an item", "no JSON") from None
+        raise field_refused("body", "one JSON object an item", "no JSON") from None
 
 
 def _check_texts(item: Any) -> None:
@@ -166,15 +166,15 @@ def _check_texts(item: Any) -> None:
         try:
             parse_rfc3339(item.at)
         except ValueError:
-            raise refused("at", "an RFC 3339 time with an offset") from None
+            raise field_refused("at", "an RFC 3339 time with an offset") from None
     for at, lease in enumerate(item.trial or ()):
         if lease.rule not in RULES:
-            raise refused(f"trial[{at}].rule", f"one of {', '.join(RULES)}")
+            raise field_refused(f"trial[{at}].rule", f"one of {', '.join(RULES)}")
     for at, skip in enumerate(item.skipped or ()):
         if len(skip.reason) > WORD_CHARS_MAX or " " in skip.reason:
-            raise refused(f"skipped[{at}].reason", f"one word of up to {WORD_CHARS_MAX} characters")
+            raise field_refused(f"skipped[{at}].reason", f"one word of up to {WORD_CHARS_MAX} characters")
         if max(len(skip.provider), len(skip.model)) > 2 * NAME_BYTES_MAX:
-            raise refused(f"skipped[{at}]", f"names of up to {NAME_BYTES_MAX} bytes")
+            raise field_refused(f"skipped[{at}]", f"names of up to {NAME_BYTES_MAX} bytes")
 
 
 def read_item(given: bytes | Any, replica: str) -> tuple[str, EventToStore]:
@@ -182,13 +182,13 @@ def read_item(given: bytes | Any, replica: str) -> tuple[str, EventToStore]:
     item = _decoded(given)
     item_id = secrets.token_hex(12) if item.id is None else item.id
     if _ID.fullmatch(item_id) is None:
-        raise refused("id", ID_FORM)
+        raise field_refused("id", ID_FORM)
     _check_texts(item)
     target = target_of(item.provider, item.model, replica)
     host, mark, machine = target.scope.host.partition("@")
     if mark and machine != replica and at_machine(host, machine) != host:
         # Of a machine's own loopback it is the only witness there is: another one must not be it.
-        raise refused("provider", "a loopback provider without a machine's name, which is the token's")
+        raise field_refused("provider", "a loopback provider without a machine's name, which is the token's")
     fields = {name: getattr(item, name) for name in _OUTCOME_FIELDS}
     fields["id"] = item_id
     if item.detail is not None:
@@ -197,7 +197,7 @@ def read_item(given: bytes | Any, replica: str) -> tuple[str, EventToStore]:
         data = encode(fit(target, CallOutcome(**fields)))
         subject = outcome_subject(replica, target)
     except NotReportable as error:
-        raise refused(error.field.removeprefix("target."), str(error).partition(": ")[2]) from None
+        raise field_refused(error.field.removeprefix("target."), str(error).partition(": ")[2]) from None
     # Ids are each sender's own: one replica must not be able to have the log take another's event for a repeat.
     return item_id, EventToStore(subject, f"{token(replica)}:{item_id}", data)
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 from sickbay_events.names import NAME_BYTES_MAX
 
 from ..service.rpc import LIMIT_MAX
-from .problems import Problem, of_validation, refused
+from .problems import Problem, field_refused, of_validation
 
 _T = TypeVar("_T")
 
@@ -108,7 +108,7 @@ def query(request: Request[Any, Any, Any], sort: type[_T]) -> _T:
     found: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name in found:
-            raise refused(name[:64], "the parameter once", "a parameter stands twice")
+            raise field_refused(name[:64], "the parameter once", "a parameter stands twice")
         found[name] = value
     try:
         return msgspec.convert(found, sort, strict=False)
