@@ -18,7 +18,7 @@ from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture
 from histories import START_MS
 from history_rig import built, subject_of
 from sickbay.bus.filelock import FileLock
-from sickbay.historian.query import report
+from sickbay.historian.query import history_report
 from sickbay.log.file import LogLine, open_writer
 from sickbay_events import CallOutcome, CallsRefused, Target, encode, rfc3339
 from sickbay_projections import Recorded
@@ -99,7 +99,7 @@ def test_a_standing_hold_of_a_quiet_log_is_over_when_its_end_has_come(tmp_path: 
     with contextlib.closing((book := built(recorded)).db.conn):
         for after_s, expected in ((0, (None, None, 0)), (90, (None, None, 90)), (600, ("ended", "time", 600))):
             at_ms = START_MS + 2_000 + after_s * 1000
-            (hold,) = report(book.db, TARGET.provider, None, START_MS, at_ms + 1, at_ms=at_ms).holds
+            (hold,) = history_report(book.db, TARGET.provider, None, START_MS, at_ms + 1, at_ms=at_ms).holds
             assert (hold.ended and "ended", hold.ended_by, hold.held_s) == expected
 
 
@@ -174,8 +174,8 @@ def test_serve_keeps_the_history_and_history_reads_it_meanwhile_and_afterwards(
     served = serve("--data", folder).ready()
     assert f"{folder}/history.db" in served.said
     for replica in ("r1", "r2"):
-        report = ["report", TARGET.provider, TARGET.model, "--kind", "model_unavailable", "--replica", replica]
-        assert sickbay(*report, environment={"SICKBAY_DATA": folder}).returncode == 0
+        history_report = ["report", TARGET.provider, TARGET.model, "--kind", "model_unavailable", "--replica", replica]
+        assert sickbay(*history_report, environment={"SICKBAY_DATA": folder}).returncode == 0
     until(lambda: told(folder), "the hold is in the history")
     lock = FileLock(tmp_path / "data" / "history.db.lock")
     assert not lock.take(), "the historian writes"

@@ -74,7 +74,7 @@ def history(
 
     Example: sickbay history openrouter.ai z-ai/glm-5.3 --since "2 days ago"
     """
-    from ..historian.query import first_ms, now_ms, open_for_reading, report
+    from ..historian.query import first_ms, history_report, now_ms, open_for_reading
 
     if source is not None:
         from ..historian.build import built_from
@@ -93,7 +93,7 @@ def history(
         if since_ms >= until_ms:
             begin = since or f"{rfc3339(since_ms)[:19]}Z (the beginning)"
             raise typer.BadParameter(f"--since {begin} is not before --until {until}")
-        found = report(
+        found = history_report(
             database, provider_name(provider), model, since_ms, until_ms, at_ms=end_ms - (source is not None)
         )
     if as_json:

@@ -132,7 +132,7 @@ def first_ms(db: Database) -> int | None:
     return None if earliest is None else int(earliest)
 
 
-def report(
+def history_report(
     db: Database, provider: str, model: str | None, since_ms: int, until_ms: int, *, at_ms: int | None = None
 ) -> Report:
     """What it knows of a host, or of a model with what is around it.
