@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nats.aio.client import Client
+from sickbay.replay.comparison_report import comparison_report
 
 from cli_runs import sickbay
 from histories import history
@@ -24,7 +25,6 @@ from sickbay.config import Settings
 from sickbay.control.acts import publish, publish_outcome
 from sickbay.log.file import LogLine, open_writer
 from sickbay.replay.past import log_now
-from sickbay.replay.report import report
 from sickbay.service.app import Services
 from sickbay_events import CallOutcome, CallsRefused, Lease, Policy, Target, encode, outcome_subject, rfc3339
 from sickbay_events.codec import POLICY_SUBJECT, override_subject, probe_subject
@@ -350,7 +350,7 @@ def nasty() -> Result:
 
 def test_the_page_is_whole_has_no_script_and_asks_nobody_for_anything() -> None:
     page = Page()
-    text = report(nasty(), [("holds", "<b>1</b>", "0")], source="<u>week</u>", notes=["<s>cut</s>"])
+    text = comparison_report(nasty(), [("holds", "<b>1</b>", "0")], source="<u>week</u>", notes=["<s>cut</s>"])
     page.feed(text)
     assert page.open == []
     assert set(page.names) & {"script", "img", "link", "iframe", "b", "u", "s", "i", "object", "use"} == set()
@@ -366,14 +366,14 @@ def test_the_page_is_whole_has_no_script_and_asks_nobody_for_anything() -> None:
 def test_the_page_has_a_timeline_for_every_target_with_both_policies() -> None:
     result = compared(World("default", Policy()), World("none", None), dead_model())
     page = Page()
-    page.feed(report(result, [], source="week.jsonl"))
+    page.feed(comparison_report(result, [], source="week.jsonl"))
     assert page.names.count("svg") == len(result.rows) == 1
     assert "quarantine, sequence 2" in page.text
     assert "1 hold, 58 dead calls avoided, 2 good ones refused" in page.text
 
 
 def test_the_page_of_an_empty_comparison_says_so() -> None:
-    text = report(compared(World("a", Policy()), World("none", None), []), [], source="empty")
+    text = comparison_report(compared(World("a", Policy()), World("none", None), []), [], source="empty")
     assert "Neither policy would have held anything" in text
 
 

@@ -29,13 +29,13 @@ def write_report(
     """Write the page. `lines`: the rows of the table, as the terminal has them. Raises `OSError`."""
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(report(result, lines, source=source, notes=notes), encoding="utf-8")
+        part.write_text(comparison_report(result, lines, source=source, notes=notes), encoding="utf-8")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def report(result: Result, lines: Iterable[Sequence[str]], *, source: str, notes: Sequence[str] = ()) -> str:
+def comparison_report(result: Result, lines: Iterable[Sequence[str]], *, source: str, notes: Sequence[str] = ()) -> str:
     """The page as text."""
     one, other = (part.name for part in result.parts)
     heading = f"{one} against {other}"
