@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from sickbay.log.file import LogFile, LogFileError, LogLine, open_writer, rfc3339_ns
+from sickbay.log.file import LogFile, LogFileError, LogLine, format_rfc3339_ns, open_writer
 
 PAYLOADS = [
     b'{"kind":"ok"}',
@@ -139,4 +139,4 @@ def test_nanoseconds_before_and_after_the_epoch() -> None:
     """Times are cut to milliseconds downwards, as the live reader cuts them."""
     for time_ns in (0, 999_999, 1_000_000, TIME_NS, 1_796_000_000_999_999_999):
         line = LogLine.of(1, time_ns, "s", None, b"")
-        assert line.time == rfc3339_ns(time_ns) and line.time_ms == time_ns // 1_000_000
+        assert line.time == format_rfc3339_ns(time_ns) and line.time_ms == time_ns // 1_000_000

@@ -72,9 +72,13 @@ class LogLine(msgspec.Struct, frozen=True, gc=False):
         body = _json_line(payload)
         if body is None:
             return cls(
-                seq, rfc3339_ns(time_ns), subject, headers or {}, data_b64=base64.b64encode(payload).decode("ascii")
+                seq,
+                format_rfc3339_ns(time_ns),
+                subject,
+                headers or {},
+                data_b64=base64.b64encode(payload).decode("ascii"),
             )
-        return cls(seq, rfc3339_ns(time_ns), subject, headers or {}, data=msgspec.Raw(body))
+        return cls(seq, format_rfc3339_ns(time_ns), subject, headers or {}, data=msgspec.Raw(body))
 
     @property
     def time_ms(self) -> int:
@@ -141,7 +145,7 @@ _OWN_SEAM: Final = b'}\n{"seq":'
 """Between two lines as the exporter writes them; a longer one is found sooner."""
 
 
-def rfc3339_ns(time_ns: int) -> str:
+def format_rfc3339_ns(time_ns: int) -> str:
     """Nanoseconds since the epoch as RFC 3339 in UTC with nine digits."""
     seconds, rest = divmod(time_ns, _NS)
     return f"{rfc3339(seconds * 1000)[:19]}.{rest:09d}Z"
