@@ -16,7 +16,7 @@ from nats_servers import NatsCluster, NatsServer
 from sickbay.bus import feed as feed_module
 from sickbay.bus import reader as reader_module
 from sickbay.bus.bulk import header_value
-from sickbay.bus.jetstream import ApiError, JetStreamApi, rfc3339_ns
+from sickbay.bus.jetstream import ApiError, JetStreamApi, parse_rfc3339_ns
 from sickbay.bus.link import ClientSource, Link
 from sickbay.bus.reader import CaughtUp, Chunk, Event, Gap, Interrupted, LogChanged, LogReader, Resumed
 
@@ -606,4 +606,4 @@ async def test_api_errors_carry_the_code_of_the_server(nats_client: Client) -> N
     ],
 )
 def test_times_are_read_to_the_nanosecond(text: str, expected: int) -> None:
-    assert rfc3339_ns(text) == expected
+    assert parse_rfc3339_ns(text) == expected

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 
 from .bulk import Item, header_value, status_of, status_text, subscribe_bulk
 from .connect import BusError
-from .jetstream import rfc3339_ns
+from .jetstream import parse_rfc3339_ns
 
 PAGE_ENTRIES = 1_000
 _IDENTITY = re.compile(rb"\r\nNats-Subject: ([^\r\n]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r\n]*)\r\n")
@@ -51,7 +51,7 @@ class BucketEntry(msgspec.Struct, frozen=True, gc=False):
     @property
     def time_ns(self) -> int:
         """`time` as nanoseconds since the epoch."""
-        return rfc3339_ns(self.time.decode())
+        return parse_rfc3339_ns(self.time.decode())
 
 
 class Entries(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from sickbay_events.view import Checkpoint
 
 from ..bus.bulk import BulkSubscription, Item, header_value, subscribe_bulk
 from ..bus.entries import read_entries
-from ..bus.jetstream import JetStreamApi, rfc3339_ns
+from ..bus.jetstream import JetStreamApi, parse_rfc3339_ns
 from ..bus.view_names import ViewNames
 from ..view.digest_map import CHECKPOINT, Change, ViewMap, read_change
 from ..view.entries import LogClock
@@ -70,7 +70,7 @@ class ViewFeed:
         now_s = time.monotonic()
         if "ts" in info:
             # What the server's clock shows, not when something was stored: true before the feed has told any.
-            self.clock.hear(rfc3339_ns(info["ts"]) // 1_000_000, now_s)
+            self.clock.hear(parse_rfc3339_ns(info["ts"]) // 1_000_000, now_s)
         self.map.finish_load(pages, now_s)
         self.loaded, self._loaded_s = True, now_s
         self.loads += 1
@@ -80,7 +80,7 @@ class ViewFeed:
         elif checkpoint is not None and self.map.standing[CHECKPOINT][0] == checkpoint.revision:
             # Whether it moves nobody has seen yet; how long it has stood both times of the server tell.
             entry = next(e for e in reversed(found.entries) if e.revision == checkpoint.revision)
-            age_s = (rfc3339_ns(info["ts"]) - entry.time_ns) / 1e9 if "ts" in info else 0.0
+            age_s = (parse_rfc3339_ns(info["ts"]) - entry.time_ns) / 1e9 if "ts" in info else 0.0
             self._take_checkpoint(checkpoint, now_s - max(0.0, age_s))
         else:
             self.moved_s = now_s  # it moved while the pages were read; the next one says where to
@@ -95,7 +95,7 @@ class ViewFeed:
                 continue
             stamp = header_value(item[2], b"Nats-Time-Stamp")
             if stamp is not None:
-                self.clock.hear(rfc3339_ns(stamp.decode()) // 1_000_000, now_s)
+                self.clock.hear(parse_rfc3339_ns(stamp.decode()) // 1_000_000, now_s)
             applied = self.map.apply(change, now_s)
             if applied == "other_bucket" or (applied == "known" and now_s - self._loaded_s > BEHIND_S):
                 self.loaded = False

@@ -24,7 +24,7 @@ from sickbay_projections import Fleet
 from sickbay_projections.decide import wants_early
 
 from ..bus.connect import BusError
-from ..bus.jetstream import NO_MESSAGE_FOUND, ApiError, JetStreamApi, rfc3339_ns
+from ..bus.jetstream import NO_MESSAGE_FOUND, ApiError, JetStreamApi, parse_rfc3339_ns
 from ..bus.topology import TRIALS_PREFIX, TRIALS_STREAM
 
 TIMEOUT_S: Final = 2.0
@@ -189,7 +189,7 @@ class Leases:
             value = msgspec.json.decode(data, type=Value)
         except (msgspec.DecodeError, UnicodeDecodeError):
             value = Value("", "", 0)  # somebody else's key: it stands until its time is over
-        return CurrentLease(message["seq"], value, rfc3339_ns(message["time"]) // 1_000_000)
+        return CurrentLease(message["seq"], value, parse_rfc3339_ns(message["time"]) // 1_000_000)
 
     async def _put(
         self, name: LeaseName, data: bytes, ttl: str, expected: int, more: dict[str, str] | None = None
