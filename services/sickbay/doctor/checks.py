@@ -35,7 +35,7 @@ CHECKS: Final = (
     Check("log", streams.hours, loses_data=True),
     Check("acts", streams.acts),
     Check("permissions", rights.reads),
-    Check("router", rights.router),
+    Check("router", rights.router_rights),
     Check("files", machine.files),
     Check("unreadable events", streams.dead),
     Check("snapshots", streams.fold_versions),

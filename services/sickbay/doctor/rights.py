@@ -41,7 +41,7 @@ async def reads(patient: Installation) -> list[Finding]:
     return [Finding(what="permissions", level="bad", found="may not read the view", do=do)]
 
 
-async def router(patient: Installation) -> list[Finding]:
+async def router_rights(patient: Installation) -> list[Finding]:
     """Whether a router's credential can do what no router needs; nothing where none was given to be tried."""
     if patient.router is None:
         return []
