@@ -108,7 +108,7 @@ def consumers(*streams: str) -> tuple[str, ...]:
     )
 
 
-def router(name: str | None = None) -> Role:
+def router_role(name: str | None = None) -> Role:
     """A fleet's routers, or the one router of that name, which reports under no other."""
     own = _REPORTS
     if name is not None:
@@ -222,7 +222,7 @@ def roles(routers: tuple[str, ...] = (), views: tuple[str, ...] = ()) -> tuple[R
     `views`: names of views beside the one without a name, which they may then use in the same way. Raises
     `ViewRefused`.
     """
-    fleet = tuple(router(name) for name in routers) or (router(),)
+    fleet = tuple(router_role(name) for name in routers) or (router_role(),)
     found = (*fleet, PROBER, SERVICES, HISTORIAN, HTTP_API, OPERATOR, READER, SYSTEM_USER)
     others = [view_names(name) for name in views]
     return tuple(
