@@ -91,7 +91,7 @@ def replay_command(
             done = replay_file(Path(source), wanted, told, at=at is not None, policy=given)
         for note in done.notes:
             error_console().print(f"sickbay: {note}", markup=False, soft_wrap=True)
-        write_json(done) if as_json else show(done)
+        write_json(done) if as_json else show_replay(done)
 
 
 class ReplayRange(NamedTuple):
@@ -196,7 +196,7 @@ def _unread(folding: Folding) -> list[str]:
 # -- what people see -------------------------------------------------------------------------------------
 
 
-def show(done: Replay) -> None:
+def show_replay(done: Replay) -> None:
     """Print a replay for people."""
     out, folding, told = console(), done.folding, done.told
     fleet = folding.fleet
