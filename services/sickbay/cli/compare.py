@@ -54,7 +54,7 @@ def compare(asked: Asked, *, html: Path | None, as_json: bool) -> None:
     if as_json:
         print_json({"source": asked.source, "notes": notes, **compared_facts(result)})
         return
-    show(result)
+    show_comparison(result)
     if html is not None:
         console().print(f"the page with a timeline per target is in {html}", markup=False)
     if (took_s := time.monotonic() - began_s) > 2:
@@ -108,7 +108,7 @@ def _begins(comparing: Comparing, source: str, first_seq: int, first_ms: int, no
 # -- what people see -------------------------------------------------------------------------------------
 
 
-def show(result: Result) -> None:
+def show_comparison(result: Result) -> None:
     """Print a comparison for people, within 80 columns."""
     out, (one, other) = console(), result.parts
     if not result.events:
