@@ -17,8 +17,8 @@ from sickbay.bus.bulk import (
     BulkParser,
     Item,
     bulk_parser,
+    header_status,
     header_value,
-    status_of,
     status_text,
     subscribe_bulk,
 )
@@ -190,8 +190,8 @@ async def test_a_large_payload_is_not_joined_again_at_every_read() -> None:
 
 
 def test_raw_headers_are_read_without_parsing_them_all() -> None:
-    assert status_of(None) == status_of(HEADERS) == 0
-    assert [status_of(block) for block in STATUSES] == [100, 404, 408, 409, 503]
+    assert header_status(None) == header_status(HEADERS) == 0
+    assert [header_status(block) for block in STATUSES] == [100, 404, 408, 409, 503]
     assert status_text(STATUSES[3]) == "Consumer Deleted"
     assert status_text(STATUSES[4]) == ""
     assert header_value(STATUSES[2], b"Nats-Pending-Messages") == b"7"

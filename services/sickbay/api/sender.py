@@ -14,7 +14,7 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from ..bus.bulk import BulkSubscription, Item, status_of, subscribe_bulk
+from ..bus.bulk import BulkSubscription, Item, header_status, subscribe_bulk
 from ..bus.connect import BusError, PermissionDenied
 from ..bus.link import Link
 from ..bus.publish import decode_ack, message
@@ -168,7 +168,7 @@ class Sender:
             if waiting is None:
                 continue
             if ack is None:
-                if status_of(headers) == 503:
+                if header_status(headers) == 503:
                     waiting.settle(number, SendResult(why="no stream takes it, or it has no leader"))
             elif ack.error is not None:
                 waiting.settle(number, SendResult(why=str(ack.error), is_refused=not ack.error.blocked))

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from nats.aio.client import Client
 
-from .bulk import Item, header_value, status_of, status_text, subscribe_bulk
+from .bulk import Item, header_status, header_value, status_text, subscribe_bulk
 from .connect import BusError
 from .jetstream import parse_rfc3339_ns
 
@@ -135,7 +135,7 @@ class _Pager:
         if done is None or done.done():
             return
         for _, _, headers, payload in items:
-            status = status_of(headers)
+            status = header_status(headers)
             if status:
                 self._end(done, status, headers or b"")
                 return

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 from nats.aio.client import Client
 
-from ..bus.bulk import BulkSubscription, Item, status_of, subscribe_bulk
+from ..bus.bulk import BulkSubscription, Item, header_status, subscribe_bulk
 from ..bus.link import Link
 from ..bus.write import hpub, write_now
 
@@ -119,7 +119,7 @@ class Acks:
 
 
 def _read(headers: bytes | None, payload: bytes) -> Ack:
-    status = status_of(headers)
+    status = header_status(headers)
     if status:
         return PublishRefused(status, "no stream takes this subject")
     answer = json.loads(payload)

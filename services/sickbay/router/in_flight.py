@@ -23,7 +23,7 @@ from nats.aio.client import Client
 from sickbay_events import CallsRefused, token
 from sickbay_events.outcome import DAY_MS, ProbeResult
 
-from ..bus.bulk import BulkSubscription, Item, status_of, subscribe_bulk
+from ..bus.bulk import BulkSubscription, Item, header_status, subscribe_bulk
 from ..bus.connect import PermissionDenied
 from ..bus.link import Link
 from ..bus.publish import AckError, Blocked, decode_ack, message
@@ -260,7 +260,7 @@ class InFlight:
             if entry is None:
                 self.late += 1
             elif ack is None:
-                if status_of(headers) == 503:
+                if header_status(headers) == 503:
                     self._failed(entry, "no_stream", "no stream takes its subject, or it has no leader")
             elif ack.error is not None:
                 self._answered_error(entry, ack.error)

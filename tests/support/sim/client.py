@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import nats.errors
 
-from sickbay.bus.bulk import BulkParser, Item, status_of
+from sickbay.bus.bulk import BulkParser, Item, header_status
 
 from .virtual import NODE, Node
 
@@ -194,7 +194,7 @@ class SimClient:
         future = self._answers.get(item[0].decode())
         if future is None or future.done():
             return
-        if status_of(item[2]) == 503:
+        if header_status(item[2]) == 503:
             future.set_exception(nats.errors.NoRespondersError())
         else:
             headers = {}
