@@ -25,7 +25,7 @@ from sickbay.importers.fields import USUAL, Setup, read_setup
 from sickbay.importers.formats import FORMATS
 from sickbay.importers.run import copy_log, import_file
 from sickbay.importers.sorting import Sorter
-from sickbay.importers.values import duration_ms, status_of, time_ms
+from sickbay.importers.values import duration_ms, status_value, time_ms
 from sickbay.log.file import LogFile, LogFileError, LogLine, open_writer
 from sickbay.log.folding import replay
 from sickbay_events import Poison, decode, encode, outcome_subject, override_subject, read_subject
@@ -408,7 +408,7 @@ def test_lengths_and_statuses_are_read_with_their_units() -> None:
     assert [duration_ms(v, 1000.0, "f") for v in (1.5, "1.5", "30s", "250 ms", "2m", "900us", "-", "", None)] == [
         1500, 1500, 30_000, 250, 120_000, 0.9, None, None, None,
     ]  # fmt: skip
-    assert [status_of(v) for v in (404, "404", "502, 200", "502 : 503", "-", "000", 0, None, "404.0")] == [
+    assert [status_value(v) for v in (404, "404", "502, 200", "502 : 503", "-", "000", 0, None, "404.0")] == [
         404, 404, 200, 503, None, None, None, None, 404,
     ]  # fmt: skip
     lengths: list[Any] = ["fast", "5 parsecs", True, [1]]
@@ -418,7 +418,7 @@ def test_lengths_and_statuses_are_read_with_their_units() -> None:
     statuses: list[Any] = ["teapot", 99, "600", True]
     for wrong in statuses:
         with pytest.raises(RowRefused):
-            status_of(wrong)
+            status_value(wrong)
 
 
 def test_the_providers_own_json_is_found_in_a_librarys_sentence() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from .calls import Call, NotACall, RowRefused
 from .fields import Setup, provider
-from .values import status_of, text_of, time_ms
+from .values import status_value, text_of, time_ms
 
 _CLASSES: Final = {
     "AuthenticationError": 401,
@@ -120,7 +120,7 @@ def _failed(found: Call, name: str, code: Any, text: str) -> None:
     if name in _TRANSPORT:
         found.error, found.body = _TRANSPORT[name], ""
         return
-    found.status = status_of(code, "error_code") or _CLASSES.get(name)
+    found.status = status_value(code, "error_code") or _CLASSES.get(name)
 
 
 def _answer(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 from .calls import ERRORS, Call, NotACall, RowRefused
 from .fields import Setup, provider
-from .values import duration_ms, status_of, time_ms, truth
+from .values import duration_ms, status_value, time_ms, truth
 
 _TAG: Final = re.compile(r"\[llm:([^\]\s]{1,256})\]\s*")
 _SAYS: Final = re.compile(r"(?:HTTP(?:/[\d.]+)?\s+(\d{3})|([A-Za-z_]+))(?=[\s:,;]|$)[:,;]?\s*")
@@ -43,7 +43,7 @@ def logline_call(line: str, setup: Setup) -> Call:
         provider=provider(pairs.get("provider") or tag[1], setup),
         model=pairs.get("model", ""),
         replica=pairs.get("replica") or setup.replica,
-        status=status_of(said[1]),
+        status=status_value(said[1]),
         error=word if word in ERRORS else None,
         kind=word if word == "cancelled" else None,
         took_ms=took_ms,

@@ -79,7 +79,7 @@ def duration_ms(value: Any, unit_ms: float, field: str) -> float | None:
     return float(found[1]) * (_UNITS_MS[found[2]] or unit_ms)
 
 
-def status_of(value: Any, field: str = "status") -> int | None:
+def status_value(value: Any, field: str = "status") -> int | None:
     """An HTTP status; None for none (`0`, `-`, empty, `000`). Of `502, 200` the last. Raises `RowRefused`."""
     if value in (None, ""):
         return None
