@@ -1,7 +1,7 @@
 """The settings of a process, from its environment and its command line.
 
 The fields of `Settings` are the one table: environment names, defaults, accepted forms and what each does.
-The command line's help and the documentation are made from it by `table()`. Imports nothing but msgspec and
+The command line's help and the documentation are made from it by `setting_rows()`. Imports nothing but msgspec and
 the standard library, so that a router can use it too.
 
     settings = Settings.from_environment(replica="router-1")      # what is given wins over the environment
@@ -157,7 +157,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """
         environ = os.environ if environ is None else environ
         made: dict[str, Any] = {}
-        for row in table():
+        for row in setting_rows():
             value = given.pop(row.field, None)
             if value is None:
                 value = environ.get(row.name) or None
@@ -236,7 +236,7 @@ class SettingRow(NamedTuple):
     says: str
 
 
-def table() -> Iterator[SettingRow]:
+def setting_rows() -> Iterator[SettingRow]:
     """Every setting, in order."""
     hints = get_type_hints(Settings, include_extras=True)
     for field in msgspec.structs.fields(Settings):

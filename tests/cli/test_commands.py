@@ -16,7 +16,7 @@ import typer.main
 from cli_runs import CLEAN, sickbay, sickbay_process
 from sickbay.cli import app
 from sickbay.cli.base import seconds
-from sickbay.config import table as settings_table
+from sickbay.config import setting_rows as settings_table
 from sickbay_events import KINDS, Policy, Target, token
 from sickbay_events.codec import outcome_subject
 from sickbay_events.policy import keys as policy_keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sickbay.config import PREFIX, SettingRefused, Settings, table
+from sickbay.config import PREFIX, SettingRefused, Settings, setting_rows
 
 
 def test_given_wins_over_environment_wins_over_default() -> None:
@@ -21,7 +21,7 @@ def test_given_wins_over_environment_wins_over_default() -> None:
 )
 def test_a_bad_setting_names_itself_and_the_accepted_form(name: str, value: str) -> None:
     """The error says which variable, which value, and what would be accepted."""
-    row = next(row for row in table() if row.name == PREFIX + name)
+    row = next(row for row in setting_rows() if row.name == PREFIX + name)
     with pytest.raises(SettingRefused) as caught:
         _ = Settings.from_environment({PREFIX + name: value}).http_address
     assert caught.value.name == row.name and repr(value) in str(caught.value)
@@ -30,6 +30,6 @@ def test_a_bad_setting_names_itself_and_the_accepted_form(name: str, value: str)
 
 def test_every_setting_is_in_the_table() -> None:
     """The table that feeds help and documents has a name, a form and a sentence for every setting."""
-    rows = list(table())
+    rows = list(setting_rows())
     assert {row.field for row in rows} == set(Settings.__struct_fields__)
     assert all(row.accepted and row.says for row in rows)

@@ -20,7 +20,7 @@ import yaml
 from nats_servers import nats_server_binary
 from paths import ROOT
 from sickbay.cli import app
-from sickbay.config import table as settings
+from sickbay.config import setting_rows as settings
 from sickbay.nats_config.compose import TOKENS
 from sickbay.nats_config.write import Plan, write
 from topology.composed import FILE, VARIABLE, interpolated, loaded, services

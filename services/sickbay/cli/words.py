@@ -15,7 +15,7 @@ from sickbay_events.view import GATE_PREFIX, TARGET_PREFIX
 
 from ..bus.topology import VIEW_PREFIX
 from ..config import Settings
-from ..config import table as settings_table
+from ..config import setting_rows as settings_table
 from ..control.acts import ActRefused
 from .base import AsJson, console, facts, print_json, rows, table
 
