@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .base import AsJson, SaysNo, console, print_json, rows, run, settings, table
+from .base import AsJson, SaysNo, console, plain_table, print_json, rows, run, settings
 
 
 def add(app: typer.Typer) -> None:
@@ -36,7 +36,7 @@ def alerts_test(
         print_json({"ok": all(one["ok"] for one in answers), "receivers": answers})
     else:
         cells = ((one["name"], one["where"], "taken" if one["ok"] else "NOT taken", one["said"]) for one in answers)
-        console().print(rows(table("receiver", "where", "", "said"), cells))
+        console().print(rows(plain_table("receiver", "where", "", "said"), cells))
     if not all(one["ok"] for one in answers):
         raise typer.Exit(1)
 

@@ -18,7 +18,7 @@ import typer
 from nats.aio.client import Client
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.plain_table import Table
 
 from sickbay_events import provider_of
 from sickbay_events.names import at_machine
@@ -67,7 +67,7 @@ def _console(terminal: bool, *, stderr: bool) -> Console:
     return Console(stderr=stderr, highlight=False, width=width, no_color=None if terminal else True, emoji=False)
 
 
-def table(*columns: str, title: str | None = None) -> Table:
+def plain_table(*columns: str, title: str | None = None) -> Table:
     """A table without lines between its cells, narrow enough for 80 columns."""
     made = Table(*columns, box=None, pad_edge=False, title=title, title_justify="left", padding=(0, 2, 0, 0))
     for column in made.columns:
@@ -84,7 +84,7 @@ def rows(made: Table, cells: Iterable[Iterable[object]]) -> Table:
 
 def facts(pairs: dict[str, object]) -> Table:
     """Two columns: a name and what it is. None is left out."""
-    made = table("", "")
+    made = plain_table("", "")
     made.show_header = False
     made.columns[0].no_wrap = True
     return rows(made, ((name, value) for name, value in pairs.items() if value is not None))

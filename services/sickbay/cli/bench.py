@@ -20,7 +20,7 @@ from sickbay_events import CallOutcome, Target
 
 from ..bus.connect_client import connect_client
 from ..bus.embedded import saved_url
-from .base import AsJson, SaysNo, console, print_json, rows, run, table
+from .base import AsJson, SaysNo, console, plain_table, print_json, rows, run
 from .demo.children import Children
 
 RUN: Final = 200
@@ -75,7 +75,7 @@ def bench(
          "" if row.budget is None else f"{row.budget:,g} {row.unit}", row.verdict, row.beside)
         for row in found
     ]  # fmt: skip
-    console().print(rows(table("what", "measured", "budget", "", "in the same run"), cells))
+    console().print(rows(plain_table("what", "measured", "budget", "", "in the same run"), cells))
 
 
 async def _bench(holds: int, outcomes: int) -> list[Measured]:

@@ -17,7 +17,7 @@ from ..log.folding import TO_THE_END, Bound, fold_file
 from ..replay.compare import LOG, Comparing, compared_facts, world_of
 from ..replay.past import SETTLED_MS, Base, fold_live, log_now
 from ..replay.report import write_report
-from .base import connected, console, error_console, print_json, rows, run, seconds, table
+from .base import connected, console, error_console, plain_table, print_json, rows, run, seconds
 from .places import place_of
 from .progress import progress
 
@@ -117,12 +117,12 @@ def show_comparison(result: Result) -> None:
     out.print(
         f"{result.events} events, {result.calls} calls, {span} from {rfc3339(result.from_ms)[:16]} UTC", markup=False
     )
-    made = table("", one.name, other.name)
+    made = plain_table("", one.name, other.name)
     out.print(rows(made, _lines(result, one, other)))
     for line in _difference(result.first_difference, one, other):
         out.print(line, markup=False)
     if result.rows:
-        made = table("provider", "model", f"held: {one.name} / {other.name}", "dead", "good")
+        made = plain_table("provider", "model", f"held: {one.name} / {other.name}", "dead", "good")
         out.print(rows(made, map(_row, result.rows[:ROWS_SHOWN])))
         if (more := len(result.rows) - ROWS_SHOWN) > 0:
             out.print(f"({more} more; --json and --html have them)")

@@ -23,11 +23,11 @@ from .base import (
     ViewName,
     console,
     nats_options,
+    plain_table,
     print_json,
     rows,
     run,
     settings,
-    table,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def doctor(
         print_json({"ok": not bad, "findings": msgspec.to_builtins(findings)})
     else:
         cells = ((one.level, one.what, one.found + (f"\n-> {one.do}" if one.do else "")) for one in findings)
-        made = rows(table("", "", ""), cells)
+        made = rows(plain_table("", "", ""), cells)
         made.show_header = False
         console().print(made)
         warned = sum(one.level == "warn" for one in findings)

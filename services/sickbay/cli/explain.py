@@ -29,12 +29,12 @@ from .base import (
     Provider,
     connected,
     console,
+    plain_table,
     print_json,
     provider_name,
     rows,
     run,
     seconds,
-    table,
 )
 from .look import ask, scope_cells
 from .places import place_of
@@ -112,7 +112,7 @@ def explain(
         out.print(_shown_replica(seen))
     if story:
         cells = [(s.seq, rfc3339(s.time_ms)[11:23], s.replica, s.what, s.effect) for s in story]
-        out.print(rows(table("seq", "time", "from", "event", "effect"), cells))
+        out.print(rows(plain_table("seq", "time", "from", "event", "effect"), cells))
     elif told.denied:
         out.print(f"the events are for an operator's user: {told.denied}", markup=False)
     else:
@@ -205,7 +205,7 @@ def _shown_state(found: dict[str, Any] | None, provider: str, model: str | None)
         lines.append(Text(f"{name} {word}: {why}{trial} (log sequence {found['seq']})"))
     cells = [cell for scope in found["scopes"] if _tells(scope) for cell in scope_cells(scope)]
     if cells:
-        lines.append(rows(table("provider", "model", "state", "left", "because", "seq"), cells))
+        lines.append(rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells))
     elif decision is None:
         lines.append(Text(f"{name}: nothing is known of it"))
     for scope in found["scopes"]:

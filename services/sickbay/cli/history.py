@@ -25,12 +25,12 @@ from .base import (
     SaysNo,
     console,
     nats_options,
+    plain_table,
     print_json,
     provider_name,
     rows,
     seconds,
     settings,
-    table,
 )
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _print(found: Report, where: Path) -> None:
          f"{_what(hold)}\n  {hold.because}", hold.ended_by or "still held", hold.calls_saved or "")
         for hold in found.holds
     ]  # fmt: skip
-    out.print(rows(table("began (UTC)", "held for", "what, because", "ended by", "saved"), cells))
+    out.print(rows(plain_table("began (UTC)", "held for", "what, because", "ended by", "saved"), cells))
     out.print()
     for lane in found.lanes(TIMELINE_CHARS):
         line = Text(lane.bar, style="red" if lane.enforced else "yellow")

@@ -32,11 +32,11 @@ from .base import (
     chosen_view,
     connected,
     console,
+    plain_table,
     print_json,
     rows,
     run,
     seconds,
-    table,
 )
 from .sentences import WARNINGS_MAX, cause_of, warned
 
@@ -165,7 +165,9 @@ def shown_status(found: dict[str, Any]) -> RenderableType:
     warnings = [Text(warned(fact)) for fact in found["warnings"][:WARNINGS_MAX]]
     if not cells:
         return Group(Text(head), Text("nothing is held" if found["scopes"] == [] else "no holds"), *warnings)
-    return Group(Text(head), rows(table("provider", "model", "state", "left", "because", "seq"), cells), *warnings)
+    return Group(
+        Text(head), rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells), *warnings
+    )
 
 
 def _shadow(found: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..control.acts import ActRefused
-from .base import AsJson, console, print_json, rows, table
+from .base import AsJson, console, plain_table, print_json, rows
 
 
 def add(app: typer.Typer) -> None:
@@ -82,7 +82,7 @@ def nats_config(
         return
     out = console()
     out.print(f"{len(made.files)} files in {folder}; the certificates end on {made.valid_until:%Y-%m-%d}", markup=False)
-    out.print(rows(table("role", "environment", "may"), ((r.name, f"{r.name}.env", r.says) for r in made.roles)))
+    out.print(rows(plain_table("role", "environment", "may"), ((r.name, f"{r.name}.env", r.says) for r in made.roles)))
     for line in _next(folder, made.servers, compose=compose):
         out.print(line, markup=False, soft_wrap=True)
 

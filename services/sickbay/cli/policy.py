@@ -11,7 +11,7 @@ import msgspec
 import nats.errors
 import typer
 from nats.aio.client import Client
-from rich.table import Table
+from rich.plain_table import Table
 
 from sickbay_events import Policy
 from sickbay_events.policy import OTHER_KEYS, policy_differences
@@ -32,10 +32,10 @@ from .base import (
     chosen_view,
     connected,
     console,
+    plain_table,
     print_json,
     rows,
     run,
-    table,
 )
 
 Key = tuple[str, object, object]
@@ -185,7 +185,7 @@ def policy_explain(
     if as_json:
         print_json([dict(zip(("key", "default", "accepted", "says"), row, strict=True)) for row in found])
         return
-    made = table("key", "default", "what it does (accepted)")
+    made = plain_table("key", "default", "what it does (accepted)")
     cells = ((name, _shown(default), f"{says} ({accepted})") for name, default, accepted, says in found)
     console().print(rows(made, cells))
 
@@ -202,7 +202,7 @@ def _without_name(key: str) -> str:
 
 
 def _table(old: str, new: str, changes: Iterable[Key]) -> Table:
-    return rows(table("key", old, new), ((key, _shown(one), _shown(other)) for key, one, other in changes))
+    return rows(plain_table("key", old, new), ((key, _shown(one), _shown(other)) for key, one, other in changes))
 
 
 def _shown(value: object) -> object:

@@ -21,7 +21,7 @@ from ..log.folding import TO_THE_END, Bound, Folding, InspectAt, fold_file
 from ..replay.past import Base, find_base, fold_live, log_now
 from ..replay.questions import ReplayQuestions, read_asks
 from ..replay.spool import DerivedSpool
-from .base import AsJson, DataFolder, NatsUrl, connected, console, error_console, rows, run, seconds, table
+from .base import AsJson, DataFolder, NatsUrl, connected, console, error_console, plain_table, rows, run, seconds
 from .compare import Asked, compare
 from .look import scope_cells
 from .places import place_of
@@ -205,13 +205,17 @@ def show_replay(done: Replay) -> None:
         cells = [cell for document in documents if document is not None for cell in scope_cells(document)]
         out.print(f"held at {rfc3339(done.at_ms)[:23]}Z, log sequence {fleet.seq}:" + ("" if cells else " nothing"))
         if cells:
-            out.print(rows(table("provider", "model", "state", "left", "because", "seq"), cells))
+            out.print(rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells))
     elif done.asks is None and told.newest:
         if (earlier := sum(told.counts.values()) - told.counts["health"] - len(told.newest)) > 0:
             out.print(f"({earlier} earlier ones are not shown; --json has them all)")
-        out.print(rows(table("seq", "time", "what", "provider", "model", "until"), _transition_cells(told.newest)))
+        out.print(
+            rows(plain_table("seq", "time", "what", "provider", "model", "until"), _transition_cells(told.newest))
+        )
     if done.asks is not None:
-        out.print(rows(table("at", "provider", "model", "replica", "answer", "left", "seq"), _answer_cells(done.asks)))
+        out.print(
+            rows(plain_table("at", "provider", "model", "replica", "answer", "left", "seq"), _answer_cells(done.asks))
+        )
     numbers = [f"{folding.events} events up to sequence {fleet.seq}"]
     if unread := sum(folding.poison.values()):
         numbers.append(f"{unread} unreadable")

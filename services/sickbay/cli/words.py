@@ -17,7 +17,7 @@ from ..bus.topology import VIEW_PREFIX
 from ..config import Settings
 from ..config import setting_rows as settings_table
 from ..control.acts import ActRefused
-from .base import AsJson, console, facts, print_json, rows, table
+from .base import AsJson, console, facts, plain_table, print_json, rows
 
 BODY_BYTES_MAX = 64 << 10
 """classify reads no further."""
@@ -156,7 +156,7 @@ def settings_command(as_json: AsJson = False) -> None:
     if as_json:
         print_json([{**row._asdict(), "value": _shown(now, row.field)} for row in found])
         return
-    made = table("variable", "value", "what it does (accepted)")
+    made = plain_table("variable", "value", "what it does (accepted)")
     cells = ((row.name, _shown(now, row.field) or row.default, f"{row.says} ({row.accepted})") for row in found)
     console().print(rows(made, cells))
 

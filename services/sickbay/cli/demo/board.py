@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.plain_table import Table
 
-from ..base import rows, table
+from ..base import plain_table, rows
 from .router import REPLICAS
 
 REFRESH_PER_S: Final = 8
@@ -113,7 +113,7 @@ class Board:
 
     def _table(self) -> Table:
         phase = self._phase
-        made = table(
+        made = plain_table(
             "replica", "answered", "dead calls", "refused by its gate", "first choice is", title=phase and phase.title
         )
         if phase is None:

@@ -31,7 +31,7 @@ from ...bus.topology import HELD_PREFIX, LOG, TRANSITIONS
 from ...log.file import LogFile
 from ...log.folding import replay
 from ...replay.story import BorrowedConnection
-from ..base import SaysNo, console, print_json, rows, run, table
+from ..base import SaysNo, console, plain_table, print_json, rows, run
 from ..files import export_log
 from ..replay import hold_fact
 from .board import Board, Phase
@@ -156,7 +156,7 @@ class Demo:
         result = {"alone": alone, "cluster": cluster, "replay_same": same, **found}
         if self._quiet:
             return result
-        made = table("measured in this run", PHASES[0].title, PHASES[1].title)
+        made = plain_table("measured in this run", PHASES[0].title, PHASES[1].title)
         self._out.print()
         self._out.print(rows(made, _rows(alone, cluster)))
         self._out.print("* on its own: from the second rejection that anybody got", style="dim")
