@@ -39,7 +39,7 @@ from .base import (
 from .look import ask, scope_cells
 from .places import place_of
 from .progress import progress
-from .sentences import WARNINGS_MAX, sentences, warned
+from .sentences import WARNINGS_MAX, sentences, warning_line
 
 STEPS_MAX: Final = 20
 
@@ -107,7 +107,7 @@ def explain(
         out.print(_shown_place(told), markup=False)
     out.print(_shown_state(told.state, scope.provider, model))
     for warning in told.warnings[:WARNINGS_MAX]:
-        out.print(warned(warning), markup=False)
+        out.print(warning_line(warning), markup=False)
     for seen in told.replicas:
         out.print(_shown_replica(seen))
     if story:

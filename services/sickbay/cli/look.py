@@ -38,7 +38,7 @@ from .base import (
     run,
     seconds,
 )
-from .sentences import WARNINGS_MAX, cause_of, warned
+from .sentences import WARNINGS_MAX, cause_of, warning_line
 
 RPC_TIMEOUT_S: Final = 5.0
 WATCH_EVERY_S: Final = 1.0
@@ -162,7 +162,7 @@ def shown_status(found: dict[str, Any]) -> RenderableType:
     cells = [cell for scope in found["scopes"] for cell in scope_cells(scope)]
     if shadow := _shadow(found):
         head += f"\n{shadow}"
-    warnings = [Text(warned(fact)) for fact in found["warnings"][:WARNINGS_MAX]]
+    warnings = [Text(warning_line(fact)) for fact in found["warnings"][:WARNINGS_MAX]]
     if not cells:
         return Group(Text(head), Text("nothing is held" if found["scopes"] == [] else "no holds"), *warnings)
     return Group(
