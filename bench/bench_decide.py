@@ -20,10 +20,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 import msgspec
-from sickbay.bus.connect_client import connect_client
 
 from nats_servers import NatsServer, free_port
 from rows import Row, print_rows
+from sickbay.bus.connect import connect_client
 from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, ensure
 from sickbay.router.gate import Gate
 from sickbay.router.overlay import Overlay

@@ -17,11 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
-from sickbay.bus.connect_client import connect_client
-
 from bench_fold import START_MS
 from nats_servers import NatsServer
 from rows import Row, print_rows
+from sickbay.bus.connect import connect_client
 from sickbay.bus.topology import ensure
 from sickbay.historian.book import Book, Position
 from sickbay.log.decode import DecodedBatch

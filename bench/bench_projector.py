@@ -23,12 +23,11 @@ from nats.aio.client import Client
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
-from sickbay.bus.connect_client import NatsOptions, connect_client
-
 import sickbay
 from nats_servers import NatsServer
 from rows import Row, median, percentile, print_rows
 from sickbay.bus.bulk import Item, subscribe_bulk
+from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.link import Link
 from sickbay.bus.topology import LOG, ensure

@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 
 import msgspec
 from nats.aio.client import Client
-from sickbay.bus.connect_client import connect_client
 
 from nats_servers import NatsServer
 from rows import Row, print_rows
 from sickbay.bus import topology
+from sickbay.bus.connect import connect_client
 from sickbay.bus.entries import read_entries
 from sickbay.bus.link import ClientSource
 from sickbay.bus.reader import CaughtUp, Chunk, LogReader

@@ -12,10 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
-from sickbay.bus.connect_client import NatsOptions, connect_client
-
 from nats_servers import NatsServer
 from rows import Row, median, percentile, print_rows
+from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.link import Link
 from sickbay.bus.topology import ensure
 from sickbay.router.reporter import Reporter

@@ -19,12 +19,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
-from sickbay.bus.connect_client import connect_client
-
 from known_log import KnownLog
 from nats_servers import NatsServer
 from rows import Row, print_rows
 from sickbay.bus.bulk import Item, subscribe_bulk
+from sickbay.bus.connect import connect_client
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG, ensure
 from sickbay.bus.write import hpub, write_now
@@ -87,8 +86,7 @@ async def publish(url: str, log: KnownLog) -> None:
 
 def run_projector(url: str) -> None:
     """Services' projector until it has folded the log, then hand over in order."""
-    from sickbay.bus.connect_client import NatsOptions
-
+    from sickbay.bus.connect import NatsOptions
     from sickbay.bus.link import Link
     from sickbay.projector import Projector
 

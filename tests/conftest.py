@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
-from sickbay.bus.connect_client import connect_client
 
 from nats_servers import NatsCluster, NatsServer
+from sickbay.bus.connect import connect_client
 from upstream import upstream  # noqa: F401 - a fixture is used by its name
 
 # Whoever runs the tests in the background may have SIGINT ignored, which children inherit: then Ctrl-C could not

@@ -31,6 +31,7 @@ from sickbay_events.view import Decision, GateEntry
 
 from . import entries
 from .decide import decide_entries
+from .document import target_document
 from .rules import health, holds, notices, overrides, witnesses
 from .rules.case import FoldContext
 from .rules.evidence import as_outcome, is_repeat
@@ -41,7 +42,6 @@ from .state.limits import HOUR_MS, SAMPLE_BUCKETS, STEP_BACK_MS
 from .state.model import Node, Recorded, Replica, hash_of
 from .state.once import is_first
 from .state.store import Store
-from .target_document import target_document
 
 ROUTES_MAX: Final = 131_072
 """Subjects whose replica and target are kept at hand."""

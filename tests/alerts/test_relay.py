@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 from nats.js.errors import NotFoundError
-from sickbay.bus.connect_client import connect_client
 
 from alert_receiver import CLOSE, HANG, SECRET, Receiver
 from cli_runs import CLEAN
 from nats_servers import NatsServer, free_port
 from sickbay.alerts.relay import ACK_WAIT_S, Alerting, Relay
 from sickbay.alerts.settings import read_alerts
+from sickbay.bus.connect import connect_client
 from sickbay.bus.topology import HELD_PREFIX, TRANSITIONS, StreamLimits, ensure
 from sickbay.bus.view_names import MAIN
 from sickbay.control.acts import publish_outcome

@@ -14,11 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
-from sickbay.bus.connect_client import connect_client
 
 from http_rig import TARGET, TOKENS, House, by, token_of, until, write_tokens
 from sickbay.api.openapi import OPERATIONS
 from sickbay.api.tokens import TokensRefused, digest_of, make_token, read_tokens
+from sickbay.bus.connect import connect_client
 from sickbay.tomlfile import FileRefused
 from sickbay_events import Target, rfc3339
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sickbay.bus.connect_client import connect_client
 
 from http_rig import TOKENS, House, Reader, by, until, write_tokens
 from sickbay.api.watch import BACKLOG_BYTES_MAX, KEPT, Watcher
+from sickbay.bus.connect import connect_client
 
 SLOW_S = 5.0
 ROUNDS = 24

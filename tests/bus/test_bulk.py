@@ -10,7 +10,6 @@ import pytest
 from nats.aio.client import Client
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
-from sickbay.bus.connect_client import connect_client
 
 from nats_servers import NatsServer
 from sickbay.bus.bulk import (
@@ -22,6 +21,7 @@ from sickbay.bus.bulk import (
     status_text,
     subscribe_bulk,
 )
+from sickbay.bus.connect import connect_client
 
 HEADERS = b"NATS/1.0\r\nNats-Msg-Id: 00ff-1\r\nA: b\r\n\r\n"
 STATUSES = [

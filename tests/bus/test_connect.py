@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
-from sickbay.bus.connect_client import (
+
+from nats_servers import NatsServer, free_port
+from sickbay.bus.bulk import BulkParser
+from sickbay.bus.connect import (
     AccessRefused,
     ConnectError,
     NatsOptions,
@@ -24,9 +27,6 @@ from sickbay.bus.connect_client import (
     connect_client,
     connect_once,
 )
-
-from nats_servers import NatsServer, free_port
-from sickbay.bus.bulk import BulkParser
 from sickbay.bus.link import Link
 
 USERS = """

@@ -16,9 +16,8 @@ import pytest
 
 pytest.importorskip("fcntl", reason="the embedded server needs POSIX locks")
 
-from sickbay.bus.connect_client import AccessRefused, connect_client
-
 from nats_servers import free_port
+from sickbay.bus.connect import AccessRefused, connect_client
 from sickbay.bus.embedded import EmbeddedError, EmbeddedServer, StoreInUse, saved_url
 
 # An owner in a process of its own: prints the server's pid and URL, then waits to be ended.

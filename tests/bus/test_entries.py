@@ -7,10 +7,10 @@ import time
 
 import pytest
 from nats.aio.client import Client
-from sickbay.bus.connect_client import NatsOptions, connect_client
 
 from nats_servers import NatsServer
 from sickbay.bus import topology
+from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.entries import ReadError, read_entries, read_entry
 
 GATES = f"{topology.GATE_PREFIX}>"

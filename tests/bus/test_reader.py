@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
-from sickbay.bus.connect_client import NatsOptions, connect_client
 
 from nats_servers import NatsCluster, NatsServer
 from sickbay.bus import feed as feed_module
 from sickbay.bus import reader as reader_module
 from sickbay.bus.bulk import header_value
+from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.jetstream import ApiError, JetStreamApi, parse_rfc3339_ns
 from sickbay.bus.link import ClientSource, Link
 from sickbay.bus.reader import CaughtUp, Chunk, Event, Gap, Interrupted, LogChanged, LogReader, Resumed

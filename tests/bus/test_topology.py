@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
-from sickbay.bus.connect_client import connect_client
 
 from nats_servers import NatsCluster, NatsServer
 from sickbay.bus import topology
+from sickbay.bus.connect import connect_client
 from sickbay.bus.topology import NoJetStream, StreamDifference, StreamLimits, TopologyError, check_streams, ensure
 
 NAMES = (

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from nats.aio.client import Client
-from sickbay.bus.connect_client import connect_client
 
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
+from sickbay.bus.connect import connect_client
 from sickbay_events import CallOutcome, ProbeResult, Target, encode, outcome_subject, probe_subject
 
 LIMIT_S = 10.0

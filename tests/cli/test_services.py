@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sickbay.bus.connect_client import connect_client
 
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
+from sickbay.bus.connect import connect_client
 
 LIMIT_S = 20.0
 Start = Callable[..., Serve]

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
-from sickbay.bus.connect_client import connect_client
 
 import sickbay as product
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsCluster, NatsServer
 from projector_processes import until
+from sickbay.bus.connect import connect_client
 from sickbay.bus.topology import StreamLimits, ensure
 from sickbay.control.acts import ActRefused
 from sickbay.control.policies import PolicyMoved, set_policy, standing_policy, to_toml

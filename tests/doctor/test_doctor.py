@@ -19,12 +19,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sickbay.bus.connect_client import connect_client
 
 from alert_receiver import SECRET, Receiver
 from cli_runs import CLEAN, Serve, sickbay
 from nats_servers import NatsServer, free_port
 from secured_nats import SecuredNats
+from sickbay.bus.connect import connect_client
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG, TRANSITIONS, StreamLimits, ensure
 from sickbay.bus.view_names import MAIN, view_names

@@ -16,11 +16,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
-from sickbay.bus.connect_client import connect_client
 
 import sickbay
 from nats_servers import NatsServer, free_port
 from sickbay import Held, Target, metrics
+from sickbay.bus.connect import connect_client
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.log.decode import DecodedBatch

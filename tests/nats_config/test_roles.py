@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 import pytest
 from nats.errors import NoRespondersError
-from sickbay.bus.connect_client import ConnectError, NatsOptions, PermissionDenied, connect_client, request
 
 import sickbay as router_side
 from cli_runs import CLEAN, sickbay
 from projector_processes import until
 from secured_nats import AT_ONCE_S, SecuredNats, acting, serving, settings_of
+from sickbay.bus.connect import ConnectError, NatsOptions, PermissionDenied, connect_client, request
 from sickbay.bus.entries import read_entries
 from sickbay.bus.topology import CONTROL, GATE_STREAM, LOG, check_streams
 from sickbay.control.acts import NotStored, log_now_ms, publish_outcome, publish_override

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 from nats.aio.client import Client
-from sickbay.bus.connect_client import connect_client
 
 from cli_runs import sickbay
 from nats_servers import NatsCluster, NatsServer
 from projector_processes import Load, Process, assert_converged, under_load, until
+from sickbay.bus.connect import connect_client
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import GATE_STREAM, LOG, StreamLimits, ensure
 

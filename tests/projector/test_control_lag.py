@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
-from sickbay.bus.connect_client import connect_client
 
 from cli_runs import sickbay
 from nats_servers import NatsCluster, NatsServer
 from projector_processes import Process, until
+from sickbay.bus.connect import connect_client
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG, StreamLimits, ensure
 from sickbay.control.acts import publish_override

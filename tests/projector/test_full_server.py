@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 
 import pytest
-from sickbay.bus.connect_client import NatsOptions, connect_client
 
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
+from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.link import Link
 from sickbay.bus.topology import GATE_STREAM
 from sickbay.projector import Projector

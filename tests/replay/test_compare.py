@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nats.aio.client import Client
-from sickbay.replay.comparison_report import comparison_report
 
 from cli_runs import sickbay
 from histories import history
@@ -25,6 +24,7 @@ from sickbay.config import Settings
 from sickbay.control.acts import publish, publish_outcome
 from sickbay.log.file import LogLine, open_writer
 from sickbay.replay.past import log_now
+from sickbay.replay.report import comparison_report
 from sickbay.service.app import Services
 from sickbay_events import CallOutcome, CallsRefused, Lease, Policy, Target, encode, outcome_subject, rfc3339
 from sickbay_events.codec import POLICY_SUBJECT, override_subject, probe_subject

@@ -178,8 +178,7 @@ async def test_a_client_that_closed_for_good_is_replaced_and_the_reporter_goes_o
 
 async def test_a_log_without_a_leader_for_a_while_loses_and_doubles_nothing(nats_cluster: Any) -> None:
     """SIGKILL of the server that leads the stream, in a cluster of three."""
-    from sickbay.bus.connect_client import connect_client
-
+    from sickbay.bus.connect import connect_client
     from sickbay.bus.topology import LOG, StreamLimits, ensure
 
     client = await connect_client(nats_cluster.url)

@@ -14,12 +14,12 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
-from sickbay.bus.connect_client import connect_client
 
 import sickbay
 import sickbay.sync
 from nats_servers import NatsServer, free_port
 from sickbay import Held, Sickbay, Target, tracing
+from sickbay.bus.connect import connect_client
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.router.attempt import Attempt

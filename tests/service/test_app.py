@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from sickbay.bus.connect_client import BusError, ConnectError, connect_client
 
 from cli_runs import CLEAN, sickbay
 from nats_servers import NatsCluster, NatsServer, free_port
+from sickbay.bus.connect import BusError, ConnectError, connect_client
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.service.app import Services, Transition, app, make_app, services_of

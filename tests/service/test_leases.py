@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import pytest
 from nats.aio.client import Client
-from sickbay.bus.connect_client import NatsOptions, connect_client
 
 import sickbay
 from nats_servers import NatsCluster, NatsServer
+from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.link import Link
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome

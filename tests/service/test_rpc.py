@@ -12,10 +12,10 @@ import msgspec
 import nats.errors
 import pytest
 from nats.aio.client import Client
-from sickbay.bus.connect_client import connect_client
 
 from cli_runs import NATS_CLI, Serve, needs_nats_cli, serve_fixture  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
+from sickbay.bus.connect import connect_client
 from sickbay.config import Settings
 from sickbay.control.acts import ActRefused, make_override, publish_outcome, read_duration_s, scope_of
 from sickbay.service.app import Services

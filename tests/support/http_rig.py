@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx
-from sickbay.bus.connect_client import NatsOptions, connect_client
 
 from nats_servers import NatsServer
 from sickbay.api.app import Api
+from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG
 from sickbay.cli.http import answering, listening

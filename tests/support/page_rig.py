@@ -19,10 +19,10 @@ from urllib.parse import quote
 import pytest
 from nats.aio.client import Client
 from playwright.async_api import Browser, BrowserContext, Page, Playwright, expect
-from sickbay.bus.connect_client import connect_client
 
 from cli_runs import CLEAN
 from nats_servers import free_port
+from sickbay.bus.connect import connect_client
 from sickbay.bus.embedded import saved_url
 from sickbay.control.acts import publish_outcome, publish_override
 from sickbay_events import CallOutcome, Scope, Target

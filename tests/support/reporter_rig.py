@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig
-from sickbay.bus.connect_client import NatsOptions, connect_client
 
 from sickbay.bus import topology
+from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.link import Link
 from sickbay.router.reporter import Reporter
 from sickbay_events import CallOutcome, Kind, Target

@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Self
 
 from nats.aio.client import Client
-from sickbay.bus.connect_client import NatsOptions, PermissionDenied, connect_client
 
 from nats_servers import free_port, nats_server_binary
+from sickbay.bus.connect import NatsOptions, PermissionDenied, connect_client
 from sickbay.config import Settings
 from sickbay.nats_config.write import MONITOR_APART, ROUTES_APART, Made, Plan, write
 from sickbay.service.app import Services

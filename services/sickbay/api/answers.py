@@ -19,7 +19,7 @@ from sickbay_events import Scope, parse_rfc3339, provider_of, rfc3339
 from ..bus.connect import BusError
 from ..control.acts import make_override, scope_of
 from ..log.transitions import DAY_MS
-from ..log.transitions import get_history as read_history
+from ..log.transitions import past_transitions as read_history
 from .access import COOKIE, COOKIE_MAX_S, Access, Asked, check_origin, still_may
 from .desk import Operations, target_of
 from .ingest import take
@@ -59,10 +59,10 @@ def desk_of(request: Asked) -> Operations:
     return desk
 
 
-def json_response(value: object, *, get_status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+def json_response(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
     """A JSON answer; not to be kept unless `headers` say so."""
     return Response(
-        msgspec.json.encode(value), status_code=get_status, media_type="application/json", headers=headers or {}
+        msgspec.json.encode(value), status_code=status, media_type="application/json", headers=headers or {}
     )
 
 

@@ -352,7 +352,7 @@ async def connect_once(
 
 
 def client_arguments(options: NatsOptions) -> dict[str, Any]:
-    """The options as keyword arguments of nats-py's `connect_client`, callbacks excepted: for whoever makes a client elsewhere
+    """The options as keyword arguments of nats-py's `connect`, callbacks excepted: for whoever makes a client elsewhere
     (a FastStream broker). With these alone a first connect waits for ever. Raises `OptionsError`."""
     given: dict[str, Any] = {
         "servers": list(options.servers),

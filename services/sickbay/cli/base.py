@@ -18,12 +18,12 @@ import typer
 from nats.aio.client import Client
 from rich.console import Console
 from rich.markup import escape
-from rich.plain_table import Table
+from rich.table import Table
 
 from sickbay_events import provider_of
 from sickbay_events.names import at_machine
 
-from ..bus.connect_client import BusError, NatsOptions, PermissionDenied, connect_client
+from ..bus.connect import BusError, NatsOptions, PermissionDenied, connect_client
 from ..bus.view_names import ViewNames, view_names
 from ..config import Settings
 from ..when import seconds as seconds  # noqa: PLC0414 - all commands have it from here

@@ -18,7 +18,7 @@ from nats.aio.client import Client
 import sickbay
 from sickbay_events import CallOutcome, Target
 
-from ..bus.connect_client import connect_client
+from ..bus.connect import connect_client
 from ..bus.embedded import saved_url
 from .base import AsJson, SaysNo, console, plain_table, print_json, rows, run
 from .demo.children import Children

@@ -12,7 +12,7 @@ import msgspec
 import typer
 from nats.aio.client import Client
 
-from ..bus.connect_client import ConnectError, NatsOptions, PermissionDenied, connect_client
+from ..bus.connect import ConnectError, NatsOptions, PermissionDenied, connect_client
 from ..bus.view_names import view_names
 from ..config import Settings
 from .base import (

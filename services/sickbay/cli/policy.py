@@ -11,7 +11,7 @@ import msgspec
 import nats.errors
 import typer
 from nats.aio.client import Client
-from rich.plain_table import Table
+from rich.table import Table
 
 from sickbay_events import Policy
 from sickbay_events.policy import OTHER_KEYS, policy_differences

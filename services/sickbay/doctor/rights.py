@@ -14,7 +14,7 @@ import nats.errors
 
 from sickbay_events import token
 
-from ..bus.connect_client import BusError, ConnectError, PermissionDenied, connect_client, request
+from ..bus.connect import BusError, ConnectError, PermissionDenied, connect_client, request
 from ..bus.topology import LOG, OVERRIDE_PREFIX, POLICY_SUBJECT
 from .finding import Finding, Installation
 

@@ -46,7 +46,7 @@ FORMATS: Final[dict[str, Format]] = {
     "csv": Format("CSV with a header and a field map", csv_rows, _mapped),
     "litellm": Format("LiteLLM's spend logs, error logs and callbacks, as JSON or CSV", records, litellm.litellm_call),
     "otel": Format("OpenTelemetry GenAI spans as OTLP JSON", _spans, otel.otel_call),
-    "loglines": Format("log lines of the form [llm:name] HTTP 400 model=… body=…", line_rows, loglines.call),
+    "loglines": Format("log lines of the form [llm:name] HTTP 400 model=… body=…", line_rows, loglines.logline_call),
     "nginx": Format("an access log of nginx, with a field map", line_rows, access.nginx),
     "envoy": Format("an access log of Envoy, with a field map", line_rows, access.envoy),
 }

@@ -29,7 +29,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 from sickbay_events import Policy
 
 from ..alerts.settings import Alerts, Way, read_alerts
-from ..bus.connect_client import BusError, NatsOptions, PermissionDenied, connect_client
+from ..bus.connect import BusError, NatsOptions, PermissionDenied, connect_client
 from ..bus.embedded import EmbeddedServer, saved_url
 from ..bus.jetstream import JetStreamApi
 from ..bus.link import Link

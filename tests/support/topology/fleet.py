@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 from nats.aio.client import Client
-from sickbay.bus.connect_client import NatsOptions, connect_client
 
 import sickbay
 from cli_runs import Done, sickbay_process
 from projector_processes import Load, until
 from sickbay import Sickbay
+from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.reader import CaughtUp, Chunk, LogReader
 from sickbay.bus.topology import LOG

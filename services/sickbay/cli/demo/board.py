@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.live import Live
-from rich.plain_table import Table
+from rich.table import Table
 
 from ..base import plain_table, rows
 from .router import REPLICAS

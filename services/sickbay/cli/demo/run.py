@@ -23,7 +23,7 @@ from rich.console import Console
 
 from sickbay_events import Scope, TargetHeld, read_subject, rfc3339
 
-from ...bus.connect_client import connect_client
+from ...bus.connect import connect_client
 from ...bus.embedded import saved_url
 from ...bus.jetstream import JetStreamApi
 from ...bus.reader import CaughtUp, Chunk, LogReader
