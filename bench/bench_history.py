@@ -22,7 +22,7 @@ from nats_servers import NatsServer
 from rows import Row, print_rows
 from sickbay.bus.connect import connect_client
 from sickbay.bus.topology import ensure
-from sickbay.historian.book import Book, Position
+from sickbay.historian.store import Book, Position
 from sickbay.log.decode import DecodedBatch
 from sickbay_events import CallOutcome, Kind, Target, encode, outcome_subject
 from sickbay_events.codec import decode_outcomes

@@ -19,7 +19,7 @@ import sickbay
 import sickbay_events
 import sickbay_projections
 from sickbay.cli import app
-from sickbay.cli.equivalents import example, table_of
+from sickbay.cli.nats_equivalents import example, table_of
 from sickbay.config import setting_rows as settings
 from sickbay.metrics import ROUTER, SERVICES, Metric
 from sickbay_events import KINDS

@@ -32,15 +32,16 @@ from sickbay_events.view import Decision, GateEntry
 from . import entries
 from .decide import decide_entries
 from .document import target_document
-from .rules import health, holds, notices, overrides, witnesses
-from .rules.case import FoldContext
+from .rules import health, holds, overrides, witnesses
+from .rules import warnings as notices
+from .rules.context import FoldContext
 from .rules.evidence import as_outcome, is_repeat
 from .rules.health import Health
 from .rules.outcomes import fold_all, good_health, take_back
 from .state import buckets, snapshot, window
+from .state.dedup import is_first
 from .state.limits import HOUR_MS, SAMPLE_BUCKETS, STEP_BACK_MS
 from .state.model import Node, Recorded, Replica, hash_of
-from .state.once import is_first
 from .state.store import Store
 
 ROUTES_MAX: Final = 131_072

@@ -13,7 +13,7 @@ import typer.main
 from cli_runs import NATS_CLI, Serve, needs_nats_cli, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
 from sickbay.cli import app
-from sickbay.cli.equivalents import Named, equivalent_lines, example, table_of
+from sickbay.cli.nats_equivalents import Named, equivalent_lines, example, table_of
 from sickbay.control.acts import scope_of
 
 

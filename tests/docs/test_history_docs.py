@@ -12,7 +12,7 @@ from histories import history
 from history_rig import built, closes_databases, opened  # noqa: F401 - a fixture
 from paths import ROOT
 from sickbay.config import Settings
-from sickbay.historian.book import IN_MEMORY, Book
+from sickbay.historian.store import IN_MEMORY, Book
 
 PAGE = (ROOT / "docs" / "history.md").read_text(encoding="utf-8")
 BOOK = Book.open(IN_MEMORY)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from classify_answers import CASES, ERROR_CASES, HABIT_CASES, HOSTILE, Case
 from sickbay_events.classify import classify, family_of, judge_exchange
 from sickbay_events.classify.answer import CallFacts
-from sickbay_events.classify.habits import HABITS
+from sickbay_events.classify.provider_rules import HABITS
 from sickbay_events.classify.rules import ERRORS
 from sickbay_events.kinds import KINDS
 from sickbay_events.verdict import Verdict

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sickbay_events.classify import classify
-from sickbay_events.classify.habits import HABITS
+from sickbay_events.classify.provider_rules import HABITS
 
 OURS = "m-9-1"
 SENTENCES = [

@@ -29,9 +29,9 @@ from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.link import Link
 from sickbay.bus.topology import LOG, ensure
 from sickbay.historian import schema
-from sickbay.historian.book import Book, Keep, Position
 from sickbay.historian.errors import HistoryRefused, HistoryUnusable, RivalWriter
 from sickbay.historian.historian import Historian
+from sickbay.historian.store import Book, Keep, Position
 from sickbay.log.snapshots import list_snapshots
 from sickbay.projector import Projector
 from sickbay_events import encode

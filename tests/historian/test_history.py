@@ -9,7 +9,7 @@ import pytest
 
 from histories import START_MS, history
 from history_rig import built, closes_databases, contents, digest, one  # noqa: F401 - a fixture
-from sickbay.historian.book import Keep
+from sickbay.historian.store import Keep
 from sickbay_events import CallOutcome, CallsRefused, Override, Scope, Target
 from sickbay_projections import Fleet, Recorded
 

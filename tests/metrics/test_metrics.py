@@ -25,7 +25,7 @@ from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.log.decode import DecodedBatch
 from sickbay.metrics.table import OTHER, PROVIDERS_MAX, TARGETS_MAX
-from sickbay.projector.meters import Counters
+from sickbay.projector.counters import Counters
 from sickbay.service.app import Services, make_app, services_of
 from sickbay.service.fleet_samples import AT_ONCE, FleetScan, fleet_samples
 from sickbay_events import CallOutcome, Kind, Override, Scope, outcome_subject, rfc3339

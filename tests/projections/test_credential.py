@@ -8,7 +8,7 @@ import pytest
 
 from sickbay_events import KINDS, CallsRefused, Kind, Lease, Policy, ProbeResult, Scope, Target
 from sickbay_projections import Fleet
-from sickbay_projections.rules.table import TABLE
+from sickbay_projections.rules.columns import TABLE
 from sickbay_projections.testing import Log, Story, given, held, released
 
 TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")

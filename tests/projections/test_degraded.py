@@ -12,7 +12,7 @@ from sickbay_events import KINDS, CallOutcome, Event, Kind, Lease, Policy, Scope
 from sickbay_events.codec import decode
 from sickbay_events.times import parse_rfc3339
 from sickbay_projections import Fleet
-from sickbay_projections.rules.table import TABLE
+from sickbay_projections.rules.columns import TABLE
 from sickbay_projections.testing import Log, Story, given, held, released, warned
 
 TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")

@@ -10,8 +10,8 @@ import pytest
 from sickbay_events import CallOutcome, CallsRefused, NameRefused, Poison, Policy, PolicyChanged, Scope, Target
 from sickbay_events.codec import outcome_subject
 from sickbay_projections import Fleet, Recorded
+from sickbay_projections.state.dedup import is_first
 from sickbay_projections.state.model import Replica
-from sickbay_projections.state.once import is_first
 from sickbay_projections.testing import Log, given, held
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")

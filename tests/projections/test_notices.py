@@ -9,7 +9,7 @@ import pytest
 from sickbay_events import Policy, Scope, Target, WarningRaised
 from sickbay_events.kinds import Kind
 from sickbay_projections import Fleet
-from sickbay_projections.rules.notices import SIGNATURES_MAX
+from sickbay_projections.rules.warnings import SIGNATURES_MAX
 from sickbay_projections.state.store import ROUTES_MAX
 from sickbay_projections.testing import Log, Story, given, warned
 

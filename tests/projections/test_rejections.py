@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sickbay_events import KINDS, CallOutcome, Kind, Lease, Policy, ProbeResult, Target
-from sickbay_projections.rules.table import TABLE
+from sickbay_projections.rules.columns import TABLE
 from sickbay_projections.testing import Log, Story, given, held, released
 
 TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")

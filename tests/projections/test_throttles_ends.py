@@ -8,8 +8,8 @@ import pytest
 
 from sickbay_events import KINDS, CallsRefused, Kind, Lease, Policy, ProbeResult, Released, Scope, Target, TargetHeld
 from sickbay_projections import Fleet, Recorded
+from sickbay_projections.rules.columns import TABLE
 from sickbay_projections.rules.ramp import in_from_ms
-from sickbay_projections.rules.table import TABLE
 from sickbay_projections.testing import Log, Story, given, held, released
 
 TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")

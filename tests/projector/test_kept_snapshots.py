@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sickbay.bus.view_names import MAIN
 from sickbay.log.snapshots import SnapshotInfo, StoredSnapshot, compress, compression, decompress, kept_not
-from sickbay.projector.follow import BEHIND_S, ViewFeed
+from sickbay.projector.view_feed import BEHIND_S, ViewFeed
 from sickbay.view.digest_map import Change, ViewMap
 
 HOUR_MS = 3_600_000

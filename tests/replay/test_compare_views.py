@@ -21,7 +21,8 @@ from sickbay.bus.topology import CONTROL, TRANSITIONS, streams
 from sickbay.bus.view_names import MAIN, ViewRefused, view_names
 from sickbay.control.acts import publish_outcome
 from sickbay.log import snapshots
-from sickbay.projector import keeper, loop
+from sickbay.projector import loop
+from sickbay.projector import maintenance as keeper
 from sickbay.replay.compare_views import compare_views
 from sickbay.replay.verify import verify
 from sickbay.service.app import Services

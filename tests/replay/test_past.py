@@ -19,7 +19,7 @@ from sickbay.control.acts import publish_outcome
 from sickbay.log import snapshots
 from sickbay.log.folding import Bound
 from sickbay.log.transitions import End
-from sickbay.projector import keeper
+from sickbay.projector import maintenance as keeper
 from sickbay.replay.past import OutOfReach, find_base, log_now, state_at
 from sickbay_events import CallOutcome, CallsRefused, Target, encode, outcome_subject, rfc3339
 from sickbay_events.outcome import Skipped

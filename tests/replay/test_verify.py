@@ -15,7 +15,8 @@ from nats_servers import NatsServer
 from past_rig import TARGETS, api, fleet_of, history, services, settled, stored
 from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, LOG, SNAPSHOTS_STREAM, TARGET_PREFIX, ensure
 from sickbay.control.acts import publish_outcome
-from sickbay.projector import keeper, loop
+from sickbay.projector import loop
+from sickbay.projector import maintenance as keeper
 from sickbay.replay.verify import CannotVerify, Verified, verify
 from sickbay_events import CallOutcome, Target
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlite_utils import Database
 
-from sickbay.historian.book import IN_MEMORY, Book, Keep, Position
+from sickbay.historian.store import IN_MEMORY, Book, Keep, Position
 from sickbay_events import Override, PolicyChanged, ProbeResult, outcome_subject
 from sickbay_events.codec import POLICY_SUBJECT, override_subject, probe_subject
 from sickbay_projections import Fleet, Recorded

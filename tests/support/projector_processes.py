@@ -326,9 +326,9 @@ async def main(url: str, name: str, options: dict[str, Any]) -> None:
     faulthandler.register(signal.SIGUSR1)
 
     from sickbay.projector import Projector
-    from sickbay.projector import acts as acts_module
-    from sickbay.projector import keeper as keeper_module
+    from sickbay.projector import control_lag as acts_module
     from sickbay.projector import loop as loop_module
+    from sickbay.projector import maintenance as keeper_module
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s " + name + " %(message)s")
     places = {"SNAPSHOT_EVENTS": keeper_module, "LOOK_EVERY_S": keeper_module, "MARK_EVERY": loop_module}

@@ -15,9 +15,9 @@ import msgspec
 from ..kinds import KINDS, Kind
 from ..verdict import Verdict
 from .envelope import Body, Envelope, from_doc, read_envelope, read_json
-from .gather import ResponseReader
 from .match import match
 from .output import judge_output
+from .response_reader import ResponseReader
 
 Json: TypeAlias = Any
 

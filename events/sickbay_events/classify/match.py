@@ -7,11 +7,12 @@ from typing import Final
 
 from ..kinds import KINDS, Kind, ScopeName
 from ..verdict import Verdict
-from . import families, habits, models, rules
+from . import families, models, rules
+from . import provider_rules as habits
 from .envelope import Envelope
+from .message_patterns import SENTENCES
 from .retry_after import retry_after
 from .rules import MISSING, Rule
-from .sentences import SENTENCES
 
 _HINTED: Final = frozenset(kind for kind, row in KINDS.items() if row.group in ("throttle", "fault"))
 """Kinds for which a wait means something; elsewhere (a permission "in 15 minutes") it is a figure of speech."""

@@ -12,8 +12,8 @@ from ..state import window
 from ..state.limits import RuleLimits
 from ..state.model import Faults, ScopeState
 from . import circuit, holds, ramp, spread, witnesses
-from .case import FoldContext
 from .circuit import RULE
+from .context import FoldContext
 
 REPLICAS_MAX: Final = 16
 """Replicas whose faults are counted one by one; those of all others are counted together."""

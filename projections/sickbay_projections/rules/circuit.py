@@ -7,7 +7,7 @@ from zlib import crc32
 from ..state.limits import grown_ms
 from ..state.model import Hold, Node
 from . import holds, ramp
-from .case import FoldContext
+from .context import FoldContext
 
 RULE = "breaker"
 

@@ -7,7 +7,7 @@ from typing import Final
 from ..state.limits import RuleLimits, grown_ms
 from ..state.model import Hold, Node, Refusals, ScopeState
 from . import holds, scopes
-from .case import FoldContext
+from .context import FoldContext
 
 RULE: Final = "credential"
 

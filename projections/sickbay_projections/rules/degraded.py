@@ -11,7 +11,7 @@ from typing import Final
 from ..state.limits import grown_ms
 from ..state.model import Bad, Hold, Node, Witnesses
 from . import holds, samples, witnesses
-from .case import FoldContext
+from .context import FoldContext
 from .samples import SEVERAL, SampleShare, Says
 
 RULE: Final = "degraded"

@@ -19,7 +19,7 @@ from ..state import window
 from ..state.limits import BUCKETS
 from ..state.model import NEVER, Hold, Node, ProbeState, ScopeState
 from . import credential, holds, overrides, rejections, samples
-from .case import FoldContext
+from .context import FoldContext
 
 WORDS: Final = (
     "held",

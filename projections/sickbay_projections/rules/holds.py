@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..state.limits import NEUTRAL_TRIALS, RuleLimits
 from ..state.model import Hold, Node, Past, ScopeState
 from ..state.store import Store
-from .case import FoldContext
+from .context import FoldContext
 
 SHOWN_SLACK_MS = 60_000
 """Evidence on probation moves its end; the gate entry follows in steps of this, not with every event."""

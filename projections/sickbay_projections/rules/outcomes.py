@@ -12,10 +12,11 @@ from typing import Final
 from sickbay_events.outcome import CallOutcome
 
 from ..state.model import NEVER, Node, Replica
-from . import breaker, credential, degraded, health, holds, notices, overrides, rejections, throttles, witnesses
-from .case import FoldContext, http_status
+from . import breaker, credential, degraded, health, holds, overrides, rejections, throttles, witnesses
+from . import warnings as notices
+from .columns import GROUPS, REPEATABLE, TABLE
+from .context import FoldContext, http_status
 from .evidence import is_repeat, judged
-from .table import GROUPS, REPEATABLE, TABLE
 
 _TRIED: Final = ("success", "fault")
 """Groups that are attempts to the breaker."""

@@ -9,7 +9,7 @@ from sickbay_events.times import parse_rfc3339
 from ..state.limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX
 from ..state.model import Node, Operator
 from . import holds
-from .case import FoldContext
+from .context import FoldContext
 
 RULE = "operator"
 

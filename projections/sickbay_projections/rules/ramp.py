@@ -7,7 +7,7 @@ from zlib import crc32
 from sickbay_events.view import RampView
 
 from ..state.model import Node, Ramp, ScopeState
-from .case import FoldContext
+from .context import FoldContext
 
 
 def begin_ramp(case: FoldContext, node: Node, rule: str, began_seq: int) -> None:

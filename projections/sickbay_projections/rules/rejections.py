@@ -7,7 +7,7 @@ from sickbay_events.derived import TargetHeld
 from ..state.limits import RuleLimits, grown_ms
 from ..state.model import Hold, ScopeState, Strikes
 from . import holds, witnesses
-from .case import FoldContext
+from .context import FoldContext
 
 RULE = "quarantine"
 

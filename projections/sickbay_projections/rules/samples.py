@@ -11,7 +11,7 @@ from ..state import buckets
 from ..state.limits import SAMPLE_BUCKETS, RuleLimits
 from ..state.model import NEVER, Bad, Node, ScopeState
 from . import overrides, witnesses
-from .case import FoldContext
+from .context import FoldContext
 
 Says: TypeAlias = Literal["clean", "bad", "damage", "unchecked", "nothing"]
 """`bad` is the model's own, `damage` damaged encoding; `unchecked` was answered but proves nothing either way."""

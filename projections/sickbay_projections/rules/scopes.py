@@ -8,7 +8,7 @@ from sickbay_events.kinds import KINDS
 
 from ..state.model import Node, ScopeState
 from . import witnesses
-from .case import FoldContext
+from .context import FoldContext
 
 
 def spoken_of(case: FoldContext) -> Node:

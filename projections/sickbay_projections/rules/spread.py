@@ -9,8 +9,8 @@ from sickbay_events.kinds import Kind
 
 from ..state.model import Node
 from . import circuit, holds, overrides
-from .case import FoldContext
 from .circuit import RULE
+from .context import FoldContext
 
 KINDS: Final[frozenset[Kind]] = frozenset({"network", "timeout", "server_error"})
 """Kinds of fault that speak of more than one model."""

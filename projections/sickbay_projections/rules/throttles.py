@@ -11,7 +11,7 @@ from sickbay_events.outcome import RETRY_AFTER_S_MAX
 from ..state.limits import RuleLimits, grown_ms
 from ..state.model import Hold, Node, ScopeState, Throttling, Witnesses
 from . import holds, ramp, scopes, witnesses
-from .case import FoldContext
+from .context import FoldContext
 
 RULE: Final = "throttle"
 

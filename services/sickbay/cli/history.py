@@ -175,7 +175,7 @@ def historian(
 
     Example: sickbay historian --nats nats://nats:4222 --history /var/lib/sickbay/history.db
     """
-    from ..historian.book import Keep
+    from ..historian.store import Keep
     from .running import ended_by_signal, loop_runner, stdin_closes
 
     found = settings(nats=nats, data=data, history=None if file is None else str(file), log_level=log_level)

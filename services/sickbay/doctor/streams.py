@@ -13,7 +13,7 @@ from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TopologyReport, check_streams
 from ..bus.view_names import MAIN
 from ..log.snapshots import list_snapshots
-from ..projector.acts import WAIT_MAX_S, ControlLag
+from ..projector.control_lag import WAIT_MAX_S, ControlLag
 from ..when import seconds
 from .finding import REQUEST_S, Finding, Installation
 

@@ -11,7 +11,7 @@ from sickbay_projections.replay.history import History
 from ..log.decode import Intake
 from ..log.file import LogFile
 from ..log.folding import chunks
-from .book import IN_MEMORY, Book, Keep, Position
+from .store import IN_MEMORY, Book, Keep, Position
 
 COMMIT_EVENTS: Final = 50_000
 

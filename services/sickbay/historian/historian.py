@@ -38,8 +38,8 @@ from ..bus.transient import TROUBLE
 from ..log.control import fold_lost_control_events
 from ..log.decode import Intake
 from ..log.snapshots import list_snapshots, load, unfit
-from .book import Book, Keep, Position, set_aside
 from .errors import HistoryRefused, HistoryUnusable
+from .store import Book, Keep, Position, set_aside
 
 _log = logging.getLogger("sickbay.historian")
 T = TypeVar("T")

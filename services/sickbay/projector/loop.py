@@ -36,13 +36,13 @@ from ..log.decode import DecodedBatch, Intake
 from ..log.snapshots import newest_fit
 from ..view.digest_map import Change
 from .acks import Acks
+from .counters import Counters
 from .deadletters import At, DeadLetters
 from .documents import Documents
-from .follow import ViewFeed
 from .health import Phase, ProjectorHealth, health_of
-from .keeper import Keeper
-from .meters import Counters
+from .maintenance import Keeper
 from .transitions import NullTransitions, Transitions, read_end
+from .view_feed import ViewFeed
 from .writer import GateWriter
 
 _log = logging.getLogger("sickbay.projector")

@@ -25,7 +25,7 @@ from ..bus.link import Link
 from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
 from ..view.digest_map import Change, entry_hash
 from .acks import NO_STREAM, WRONG_LAST_SEQUENCE, Ack, Acks, PublishRefused, Stored
-from .follow import ViewFeed
+from .view_feed import ViewFeed
 
 LEASE_S: Final = 1.0
 """How long one successful checkpoint compare lets its writer put."""

@@ -15,8 +15,8 @@ import msgspec
 import sickbay.bus.feed as feed_module
 import sickbay.bus.link as link_module
 import sickbay.bus.reader as reader_module
-import sickbay.projector.keeper as keeper_module
 import sickbay.projector.loop as loop_module
+import sickbay.projector.maintenance as keeper_module
 from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, LOG, TRANSITIONS
 from sickbay_events import GateEntry
 

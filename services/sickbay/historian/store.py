@@ -25,10 +25,10 @@ from sickbay_projections.replay.history import Page
 
 from .errors import HistoryRefused, HistoryUnusable, RivalWriter
 from .families import FAMILIES, GRAINS
+from .migrations import write_steps
 from .names import Names
 from .rows import count_rows, write_heard
 from .schema import APPLICATION_ID, add_functions, migrations
-from .steps import write_steps
 
 _log = logging.getLogger("sickbay.historian")
 

@@ -13,7 +13,7 @@ from sickbay_events.names import token
 from ..state import buckets
 from ..state.limits import DAY_MS, HOUR_MS
 from ..state.model import Node, Notices, Sightings
-from .case import FoldContext
+from .context import FoldContext
 from .samples import ENCODING
 
 OWN_DECODING: Final = "own_decoding"

@@ -22,7 +22,7 @@ from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CHECKPOINT_KEY, LOG, TRANSITIONS, ensure
 from ..bus.transient import TROUBLE
 from ..log import snapshots
-from .acts import ControlLag
+from .control_lag import ControlLag
 from .writer import CHECKPOINT_EVERY_S
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from sickbay_events.outcome import CallOutcome
 from ..state.limits import RuleLimits
 from ..state.model import Hold, Node, ScopeState
 from ..state.store import Store
-from .table import KindRow
+from .columns import KindRow
 
 
 def http_status(status: int | None) -> int | None:
