@@ -117,7 +117,7 @@ async def test_killed_at_random_points_the_rows_are_those_of_a_history_built_fro
 ) -> None:
     """Each SIGKILL hits another moment: reading, folding, writing. A projector brings snapshots to begin from."""
     await ensure(nats_client, None)
-    monkeypatch.setattr("sickbay.projector.keeper.SNAPSHOT_EVENTS", 400)
+    monkeypatch.setattr("sickbay.projector.maintenance.SNAPSHOT_EVENTS", 400)
     rng, path, url = random.Random(7), tmp_path / "killed.db", nats_server.url
     recorded = history(7, 6000, targets=40)
     link = Link(NatsOptions.from_url(url))
