@@ -68,7 +68,7 @@ async def new(link: Link, client: Client, created: str, events: list[DerivedEven
 
 async def tell_all(transitions: Transitions, client: Client) -> None:
     async def all_told() -> bool:
-        if transitions.out_of_step:
+        if transitions.needs_resync:
             await transitions.take_over(client)
         transitions.pump()
         return transitions.all_told

@@ -207,7 +207,7 @@ class Projector:
             self._why = why
             # Nothing more of the old state may go out: the mark in the stream says what the new one need not tell.
             self.loaded = False
-            self.transitions.desync()
+            self.transitions.request_resync()
             self._round.cancel()
 
     async def _ended(self, task: asyncio.Task[None]) -> bool:

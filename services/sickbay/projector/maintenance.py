@@ -213,8 +213,8 @@ class Keeper:
             await self._write(client)
             return
         self.live = self._compared = False
-        if not p.transitions.out_of_step:
-            p.transitions.desync()
+        if not p.transitions.needs_resync:
+            p.transitions.request_resync()
         self._heed_writer()
         if overslept:
             p.view.moved_s = max(p.view.moved_s, time.monotonic())
@@ -234,7 +234,7 @@ class Keeper:
             p.acks.lose("connection lost")
         p.view.loaded = False
         p.writer.forget()
-        p.transitions.desync()
+        p.transitions.request_resync()
         self._client, self._reconnects = client, reconnects
         self.ensure_wanted = True
 
@@ -266,8 +266,8 @@ class Keeper:
             p.documents.start(p.fleet)
             self._compared = True
         if p.transitions.all_told and time.monotonic() - self._looked_s >= LOOK_EVERY_S:
-            p.transitions.desync()
-        if p.transitions.out_of_step:
+            p.transitions.request_resync()
+        if p.transitions.needs_resync:
             await p.transitions.take_over(client)
             if p.transitions.is_gone:
                 p.rebuild(f"{TRANSITIONS} was gone: what was derived is published anew")
@@ -300,7 +300,7 @@ class Keeper:
         late = time.monotonic() - self._snapshot_s >= SNAPSHOT_EVERY_S
         if not (self._snapshots and self.live and behind > 0 and (behind >= SNAPSHOT_EVENTS or late)):
             return
-        if not p.transitions.all_told or p.transitions.out_of_step or not p.writer.fresh:
+        if not p.transitions.all_told or p.transitions.needs_resync or not p.writer.fresh:
             return  # a state that is loaded derives nothing again: all that led to it must be told before
         if self._storing is not None and not self._storing.done():
             return
@@ -398,6 +398,6 @@ class Keeper:
         if not await p.folded_to(at.last_seq, CATCH_UP_S) or not self._may_claim():
             return
         self.live = self._compared = False
-        p.transitions.desync()
+        p.transitions.request_resync()
         if await p.writer.claim(self.checkpoint()):
             self.wake()
