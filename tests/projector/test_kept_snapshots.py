@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sickbay.bus.view_names import MAIN
-from sickbay.log.snapshots import SnapshotInfo, StoredSnapshot, compress, compression, decompress, kept_not
+from sickbay.log.snapshots import SnapshotInfo, StoredSnapshot, compress, compression, decompress, to_drop
 from sickbay.projector.view_feed import BEHIND_S, ViewFeed
 from sickbay.view.digest_map import Change, ViewMap
 
@@ -35,7 +35,7 @@ def snapshot(time_ms: int) -> StoredSnapshot:
 def test_of_snapshots_the_newest_three_one_an_hour_and_one_a_day_are_kept() -> None:
     ages_ms = [minute * 60_000 for minute in range(0, 100 * 24 * 60, 10)]
     found = [snapshot(NOW_MS - age_ms) for age_ms in ages_ms]
-    dropped = {one.name for one in kept_not(found, NOW_MS)}
+    dropped = {one.name for one in to_drop(found, NOW_MS)}
     kept = [one.info.time_ms for one in found if one.name not in dropped]
     assert kept[:3] == [one.info.time_ms for one in found[:3]]
     week = {time_ms // HOUR_MS for time_ms in kept if NOW_MS - time_ms < 7 * 24 * HOUR_MS}

@@ -243,8 +243,8 @@ def test_snapshots_of_another_kind_do_not_push_each_other_out() -> None:
     one = [found(age) for age in ages]
     two = [found(age + 1, fold=2) for age in ages]
     everything = sorted([*one, *two], key=lambda each: -each.info.time_ms)
-    gone = {each.name for each in snapshots.kept_not(everything, now_ms)}
-    alone = {each.name for each in snapshots.kept_not(one, now_ms)}
+    gone = {each.name for each in snapshots.to_drop(everything, now_ms)}
+    alone = {each.name for each in snapshots.to_drop(one, now_ms)}
     assert {name for name in gone if name.startswith("1/")} == alone
     kept = [age for age in ages if f"1//{age}" not in gone]
     assert kept[:3] == [0.0, 30.0, 60.0]

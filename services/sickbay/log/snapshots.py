@@ -184,11 +184,11 @@ async def store(client: Client, info: SnapshotInfo, state: bytes, names: ViewNam
     described = msgspec.json.encode(info).decode()
     meta = api.ObjectMeta(name=name, description=described)
     await bucket.put(name, data, meta=meta)
-    for old in kept_not(await list_snapshots(client, names), int(time.time() * 1000)):
+    for old in to_drop(await list_snapshots(client, names), int(time.time() * 1000)):
         await _drop(client, old, names)
 
 
-def kept_not(found: Sequence[StoredSnapshot], now_ms: int) -> list[StoredSnapshot]:
+def to_drop(found: Sequence[StoredSnapshot], now_ms: int) -> list[StoredSnapshot]:
     """Which of these (newest first) are not kept: all but the newest 3, one an hour for 7 days, one a day for 90.
 
     So for each log, fold version and pinned policy by itself: those of another version are what a switch back starts
