@@ -9,7 +9,7 @@ needs in a slot of `ScopeState` that stays None until needed, begins and ends ho
   its counters in `target_document`;
 - what an ordinary success must do (a count in a window) in `Fleet._outcome` before the quick exit, in place, without
   a call or an allocation: windows are short lists of integers, made with the target. The slow way must leave the
-  same state behind: a state read back begins with it (`outcomes.mark`, and `calm_ms` of `health` for its word).
+  same state behind: a state read back begins with it (`outcomes.mark`, and `health_unchanged_until_ms` of `health` for its word).
 Host and credential are nodes like the model: `case.node.host`, `case.node.credential`; holds of theirs begin by
 `holds.begin(case, that_node, ...)` and are told with its scope. Their good answers are the newest of their
 `children`, kept per model so that an ordinary success touches one state. A provider without an alias has no
@@ -252,7 +252,7 @@ class Fleet:
                     is_repeat(state, event, now_ms, limits)
                 if node.owes:
                     take_back(self._case, node, replica, event, (self.seq, now_ms))
-                if now_ms >= node.calm_ms:
+                if now_ms >= node.health_unchanged_until_ms:
                     good_health(self._case, node, event, (self.seq, now_ms))
                 return node
         fold_all(self._case, node, replica, event, (self.seq, now_ms))

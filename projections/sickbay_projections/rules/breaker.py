@@ -64,7 +64,7 @@ def take_back(case: FoldContext) -> None:
     if faults is None or (not faults.run_ms and witnesses.is_empty(faults.witnesses)):
         return
     if faults.run_ms:
-        case.node.calm_ms = 0  # the word may be another one without them
+        case.node.health_unchanged_until_ms = 0  # the word may be another one without them
     witnesses.age(faults.witnesses, case.now_ms, limits)
     _no_run(case, state)
 

@@ -64,13 +64,13 @@ class HealthFinding(NamedTuple):
     word: str
     why: str
     evidence_ms: int
-    calm_ms: int = 0
+    health_unchanged_until_ms: int = 0
 
 
 def fold(case: FoldContext, *, counts: bool) -> None:
     """Take an outcome as evidence and tell if the word changed. `counts`: it is evidence for the other folds too."""
     if case.overlay:
-        case.node.calm_ms = NEVER
+        case.node.health_unchanged_until_ms = NEVER
         return
     state = case.state
     if case.queued_ms <= case.limits.good_answer_ms:
@@ -101,7 +101,9 @@ def tell(case: FoldContext, node: Node) -> None:
     """Tell if this event made the word another one."""
     state = node.state
     found = _judge(node, state, case.now_ms)
-    node.calm_ms = 0 if state.is_against or _is_failing(state.probes) else found.calm_ms
+    node.health_unchanged_until_ms = (
+        0 if state.is_against or _is_failing(state.probes) else found.health_unchanged_until_ms
+    )
     if found.word == state.word:
         return
     old, state.word, state.word_ms = state.word, found.word, case.now_ms
@@ -145,7 +147,7 @@ def _judge(node: Node, state: ScopeState, at_ms: int) -> HealthFinding:
     failures = probes.failures if probes is not None and probes.not_ready_ms > day_ms else 0
     if probes is not None and failures >= limits.readiness_failures:
         return HealthFinding("unhealthy", "readiness", probes.not_ready_ms)
-    calm_ms = NEVER
+    health_unchanged_until_ms = NEVER
     if state.strikes is not None and rejections.live_strikes(state, at_ms, limits):
         return HealthFinding("degraded", "strikes", state.strikes.newest_ms)
     if state.refusals is not None or (wide is not None and wide.state.refusals is not None):
@@ -156,24 +158,24 @@ def _judge(node: Node, state: ScopeState, at_ms: int) -> HealthFinding:
                     return HealthFinding("degraded", "strikes", mine.refusals.newest_ms)
     faults_ms = _faults_until_ms(node, state, at_ms) if state.faults is not None else 0
     if state.bad is not None or state.damage is not None:
-        calm_ms = min(
+        health_unchanged_until_ms = min(
             samples.over_half_ms(state.bad, state.checked, at_ms, limits),
             samples.over_half_ms(state.damage, state.attributed, at_ms, limits),
         )
-        if calm_ms <= at_ms:
+        if health_unchanged_until_ms <= at_ms:
             return HealthFinding("degraded", "bad_share", state.against_ms)
     if faults_ms:
-        return HealthFinding("degraded", "faults", state.against_ms, min(calm_ms, faults_ms))
+        return HealthFinding("degraded", "faults", state.against_ms, min(health_unchanged_until_ms, faults_ms))
     if probes is not None and probes.not_live_ms > day_ms:
         return HealthFinding("degraded", "liveness", probes.not_live_ms)
     if probes is not None and failures:
         return HealthFinding("degraded", "readiness", probes.not_ready_ms)
     if state.is_against and state.against_ms > day_ms:
         return HealthFinding("degraded", "last_outcome", state.against_ms)
-    return _by_age(state, at_ms, limits.idle_ms, day_ms, calm_ms)
+    return _by_age(state, at_ms, limits.idle_ms, day_ms, health_unchanged_until_ms)
 
 
-def _by_age(state: ScopeState, at_ms: int, idle_ms: int, day_ms: int, calm_ms: int) -> HealthFinding:
+def _by_age(state: ScopeState, at_ms: int, idle_ms: int, day_ms: int, health_unchanged_until_ms: int) -> HealthFinding:
     """Nothing speaks against it: how old is what speaks for it?"""
     probes = state.probes
     good_ms = state.good_ms
@@ -181,7 +183,7 @@ def _by_age(state: ScopeState, at_ms: int, idle_ms: int, day_ms: int, calm_ms: i
         good_ms = probes.ready_ms
     why = "answer" if good_ms == state.good_ms else "readiness"
     if good_ms and at_ms < good_ms + idle_ms:
-        return HealthFinding("healthy", why, good_ms, calm_ms)
+        return HealthFinding("healthy", why, good_ms, health_unchanged_until_ms)
     if good_ms and good_ms > day_ms:
         return HealthFinding("idle", why, good_ms)
     if probes is not None and probes.live_ms and probes.live_ms > day_ms:

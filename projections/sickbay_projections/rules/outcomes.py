@@ -101,7 +101,7 @@ def take_back(case: FoldContext, node: Node, replica: Replica, event: CallOutcom
     case.queued_ms, case.is_attempt, case.kind, case.group, case.row = event.queued_ms or 0, True, "ok", *_SUCCESS
     if state.strikes is not None:
         rejections.fold(case)
-        node.calm_ms = 0
+        node.health_unchanged_until_ms = 0
     if not (throttles.is_settled(state) and throttles.is_settled(wide.state)):
         throttles.fold(case)
     if state.faults is not None:

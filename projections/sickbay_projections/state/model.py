@@ -385,7 +385,7 @@ class Node:
         """A success that had seen this sequence leaves by the quick exit; `NEVER`: it may do more."""
         self.owes = False
         """It has to take back what is remembered, too."""
-        self.calm_ms = 0
+        self.health_unchanged_until_ms = 0
         """Before this log time such a success leaves the word for its health as it is."""
 
     def digest(self) -> int:

@@ -234,7 +234,7 @@ class Store:
         for node in self.nodes.values():
             before = bounds.ends(node.state)
             bounds.step_back(node, now_ms)
-            node.calm_ms = 0
+            node.health_unchanged_until_ms = 0
             self.touch(node)
             if bounds.ends(node.state) != before:
                 self.entry_changed(node, seq, now_ms)
