@@ -224,9 +224,12 @@ class Fleet:
                     state.clean_ms = now_ms
             if event.route is not None and not self.overlay:
                 self._on_route(node, event)
-            fence = node.fence
+            fast_path_from_seq = node.fast_path_from_seq
             if (
-                (not fence or ((seen_seq := event.seen_seq) is not None and fence <= seen_seq < self.seq))
+                (
+                    not fast_path_from_seq
+                    or ((seen_seq := event.seen_seq) is not None and fast_path_from_seq <= seen_seq < self.seq)
+                )
                 and (waited_ms is None or waited_ms <= limits.counted_ms)
                 and ((signature := event.signature) is None or signature in notices.ROUTINE)
             ):
@@ -250,7 +253,7 @@ class Fleet:
                         state.attributed = buckets.add(state.attributed, bucket, SAMPLE_BUCKETS)
                 if event.request_hash is not None:
                     is_repeat(state, event, now_ms, limits)
-                if node.owes:
+                if node.has_pending_evidence:
                     take_back(self._case, node, replica, event, (self.seq, now_ms))
                 if now_ms >= node.health_unchanged_until_ms:
                     good_health(self._case, node, event, (self.seq, now_ms))

@@ -81,7 +81,7 @@ def _strike(case: FoldContext, node: Node) -> Refusals:
     state = node.state
     if state.refusals is None:
         state.refusals = Refusals()
-        case.store.unsettle(node)
+        case.store.invalidate_fast_path(node)
     refusals = state.refusals
     refusals.by[case.replica] = refusals.by.get(case.replica, 0) + 1
     refusals.newest_ms = case.now_ms

@@ -143,7 +143,7 @@ def _host_begins(case: FoldContext, host: Node) -> bool:
     damage = host.state.damage
     if damage is None:
         damage = host.state.damage = Bad()
-        case.store.unsettle(host)
+        case.store.invalidate_fast_path(host)
     case.store.touch(host)
     witnesses.note_like(damage.witnesses, case.replica, case.now_ms)
     numbers = {"bad": found.bad, "checkable": found.of, "replicas": len(found.by), "models": models}

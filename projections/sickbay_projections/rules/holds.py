@@ -62,7 +62,7 @@ def begin(case: FoldContext, node: Node, hold: Hold, numbers: dict[str, int]) ->
         state.past.pop(hold.rule, None)
         state.past = state.past or None
     state.released_by = None
-    case.store.unsettle(node)
+    case.store.invalidate_fast_path(node)
     case.held(node, hold, numbers)
 
 

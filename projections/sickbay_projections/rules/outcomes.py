@@ -120,11 +120,11 @@ def good_health(case: FoldContext, node: Node, event: CallOutcome, at: tuple[int
 
 
 def mark(node: Node) -> None:
-    """Say what the next success of a target may do: its `fence`, and whether it `owes` more than a count.
+    """Say what the next success of a target may do: its `fast_path_from_seq`, and whether it `has_pending_evidence` more than a count.
 
-    A function of the state and the policy, kept with the node: `Store.unsettle` says when it has to be found anew.
+    A function of the state and the policy, kept with the node: `Store.invalidate_fast_path` says when it has to be found anew.
     """
-    node.fence, node.owes = NEVER, False
+    node.fast_path_from_seq, node.has_pending_evidence = NEVER, False
     state, host, wide = node.state, node.host, node.credential
     if host is None or wide is None or node.limits.slow_ttft_ms:
         return
@@ -133,16 +133,16 @@ def mark(node: Node) -> None:
         return
     if state.refusals is not None or at_wide.refusals is not None or at_host.damage is not None:
         return
-    fence, owes = state.cleared_seq, state.strikes is not None
+    fast_path_from_seq, has_pending_evidence = state.cleared_seq, state.strikes is not None
     if state.past is not None:
         for past in state.past.values():
-            fence = max(fence, past.began_seq)
+            fast_path_from_seq = max(fast_path_from_seq, past.began_seq)
     if not (throttles.is_settled(state) and throttles.is_settled(at_wide)):
-        owes = True
+        has_pending_evidence = True
     faults, bad, damage = state.faults, state.bad, state.damage
-    node.fence = fence
-    node.owes = (
-        owes
+    node.fast_path_from_seq = fast_path_from_seq
+    node.has_pending_evidence = (
+        has_pending_evidence
         or (faults is not None and (bool(faults.run_ms) or not witnesses.is_empty(faults.witnesses)))
         or (bad is not None and not witnesses.is_empty(bad.witnesses))
         or (damage is not None and not witnesses.is_empty(damage.witnesses))

@@ -17,7 +17,7 @@ RULE = "operator"
 def fold(case: FoldContext, node: Node, event: Override) -> None:
     """Fold one override of this scope. Raises ValueError if `until` is no time."""
     state = node.state
-    case.store.unsettle(node)
+    case.store.invalidate_fast_path(node)
     if event.action == "clear":
         ends_ms = [_last_ms(child) for child in node.children.values()]
         state.cleared_shown_ms = max([case.now_ms + CLEAR_SHOWN_MS, *ends_ms])

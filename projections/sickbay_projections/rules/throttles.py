@@ -120,7 +120,7 @@ def _count(case: FoldContext, node: Node) -> Throttling:
     state, limits = node.state, node.limits
     if state.throttling is None:
         state.throttling = Throttling()
-        case.store.unsettle(node)
+        case.store.invalidate_fast_path(node)
     slot = state.throttling
     case.store.touch(node)
     _age(state, slot, case.now_ms, limits)

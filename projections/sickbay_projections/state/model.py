@@ -381,9 +381,9 @@ class Node:
         """Its place in the queue of those that leave when idle."""
         self.gone = False
         """It has left the fleet's state; a new one may stand under its key."""
-        self.fence = NEVER
+        self.fast_path_from_seq = NEVER
         """A success that had seen this sequence leaves by the quick exit; `NEVER`: it may do more."""
-        self.owes = False
+        self.has_pending_evidence = False
         """It has to take back what is remembered, too."""
         self.health_unchanged_until_ms = 0
         """Before this log time such a success leaves the word for its health as it is."""

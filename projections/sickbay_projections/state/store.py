@@ -120,11 +120,11 @@ class Store:
             route.dirty = True
             self._dirty_routes.append(route)
 
-    def unsettle(self, node: Node) -> None:
+    def invalidate_fast_path(self, node: Node) -> None:
         """Of this scope and those below: the next success may do more than count."""
-        node.fence = NEVER
+        node.fast_path_from_seq = NEVER
         for child in node.children.values():
-            self.unsettle(child)
+            self.invalidate_fast_path(child)
 
     def entry_changed(self, node: Node, seq: int, now_ms: int) -> None:
         """The gate entry of this scope is another one from this event on."""
@@ -172,7 +172,7 @@ class Store:
             limits = self.limits_of(node.scope)
             if limits != node.limits:
                 changed.append(node)
-            node.limits, node.fence = limits, NEVER
+            node.limits, node.fast_path_from_seq = limits, NEVER
         self.queue_idle()
         return changed
 

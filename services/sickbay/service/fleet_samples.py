@@ -109,7 +109,7 @@ class FleetScan:
         if (
             wide is _NOTHING
             and name is _NOTHING
-            and node.fence != NEVER
+            and node.fast_path_from_seq != NEVER
             and state.operator is None
             and state.word == "healthy"
             and now_ms < state.good_ms + node.limits.idle_ms
