@@ -20,7 +20,7 @@ from ..bus.entries import read_entries
 from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
 from ..bus.view_names import ViewNames
 from ..control.acts import log_now_ms
-from .verify import BROOM_MS, CannotVerify, Unexplained, read_checkpoint, says_something
+from .verify import TTL_SWEEP_MS, CannotVerify, Unexplained, read_checkpoint, says_something
 
 LOOKS_MAX: Final = 10
 LOOK_EVERY_S: Final = 0.3
@@ -127,4 +127,4 @@ async def _entries(client: Client, names: ViewNames) -> dict[str, GateEntry]:
 
 def _telling(entry: GateEntry | None, now_ms: int) -> Any:
     """The entry, if it says more than that all is well."""
-    return entry if entry is not None and says_something(entry, now_ms + BROOM_MS) else None
+    return entry if entry is not None and says_something(entry, now_ms + TTL_SWEEP_MS) else None

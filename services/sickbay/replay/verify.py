@@ -36,7 +36,7 @@ RPC_TIMEOUT_S: Final = 5.0
 LOOKS_MAX: Final = 20
 LOOK_EVERY_S: Final = 0.3
 """What differs is looked at again: a put may be on its way, a standby may just be taking over."""
-BROOM_MS: Final = 2_000
+TTL_SWEEP_MS: Final = 2_000
 """The server takes an entry at about its end; the log's clock is known to about this."""
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
@@ -272,7 +272,7 @@ async def _compare_view(client: Client, names: ViewNames, fleet: Fleet, comparis
 
 def _differing(standing: dict[str, BucketEntry], fleet: Fleet, now_ms: int) -> tuple[dict[str, Unexplained], int, int]:
     """What differs by key; how many were compared; how many have changed since the fold's end."""
-    wanted: dict[str, Any] = {key: entry for key, entry in fleet.entries() if entry.expires_ms > now_ms + BROOM_MS}
+    wanted: dict[str, Any] = {key: entry for key, entry in fleet.entries() if entry.expires_ms > now_ms + TTL_SWEEP_MS}
     wanted[POLICY_KEY] = PolicyInForce(seq=fleet.policy_seq, policy=fleet.policy.to_data())
     suspects: dict[str, Unexplained] = {}
     compared = moved_on = 0
@@ -292,7 +292,7 @@ def _differing(standing: dict[str, BucketEntry], fleet: Fleet, now_ms: int) -> t
             continue
         if payload is not None and folded is not None and msgspec.json.encode(folded) == payload:
             continue
-        if folded is None and isinstance(stands, GateEntry) and not says_something(stands, now_ms + BROOM_MS):
+        if folded is None and isinstance(stands, GateEntry) and not says_something(stands, now_ms + TTL_SWEEP_MS):
             continue
         written = None if payload is None else _plain(stands, payload)
         suspects[key] = Unexplained(what=what, key=f"gate.{key}", written=written, folded=_plain(folded, b""))
