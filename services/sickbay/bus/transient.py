@@ -9,5 +9,5 @@ from nats.js.errors import Error as JetStreamError
 
 from .connect import BusError
 
-TROUBLE: Final = (BusError, JetStreamError, nats.errors.Error, OSError)
+TRANSIENT_ERRORS: Final = (BusError, JetStreamError, nats.errors.Error, OSError)
 """A TimeoutError is an OSError."""

@@ -34,7 +34,7 @@ from ..bus.link import Link
 from ..bus.reader import Chunk, Gap, Interrupted, LogChanged, LogReader, Resumed
 from ..bus.reader import Event as ReaderEvent
 from ..bus.topology import LOG
-from ..bus.transient import TROUBLE
+from ..bus.transient import TRANSIENT_ERRORS
 from ..log.control import fold_lost_control_events
 from ..log.decode import Intake
 from ..log.snapshots import list_snapshots, load, unfit
@@ -121,7 +121,7 @@ class Historian:
                 following.result()
         except (_AnotherLog, HistoryUnusable) as error:
             await self._set_aside(str(error))
-        except (HistoryRefused, *TROUBLE) as error:
+        except (HistoryRefused, *TRANSIENT_ERRORS) as error:
             self._say(error)  # the file is opened again later, at the position where it is then
         finally:
             await self._close()

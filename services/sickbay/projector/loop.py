@@ -29,7 +29,7 @@ from ..bus.link import Link
 from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReader, Resumed
 from ..bus.reader import Event as ReaderEvent
 from ..bus.topology import LOG, POLICY_KEY, StreamLimits, ensure
-from ..bus.transient import TROUBLE
+from ..bus.transient import TRANSIENT_ERRORS
 from ..bus.view_names import view_names
 from ..log.control import differing_keys, fold_lost_control_events, seed_policy
 from ..log.decode import DecodedBatch, Intake
@@ -217,7 +217,7 @@ class Projector:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, _Rebuild):
             why = str(error)
-        elif isinstance(error, TROUBLE):
+        elif isinstance(error, TRANSIENT_ERRORS):
             self.say(error)
             return False
         elif error is not None:

@@ -20,7 +20,7 @@ from sickbay_projections import FOLD_VERSION
 
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CHECKPOINT_KEY, LOG, TRANSITIONS, ensure
-from ..bus.transient import TROUBLE
+from ..bus.transient import TRANSIENT_ERRORS
 from ..log import snapshots
 from .control_lag import ControlLag
 from .writer import CHECKPOINT_EVERY_S
@@ -99,7 +99,7 @@ class Keeper:
                 now_s = time.monotonic()
                 try:
                     await self._p.while_connected(self._tick(overslept=now_s - last_s > OVERSLEPT_S))
-                except TROUBLE as error:
+                except TRANSIENT_ERRORS as error:
                     self._p.say(error)
                     self.ensure_wanted = True
                     await asyncio.sleep(RETRY_S)
@@ -123,7 +123,7 @@ class Keeper:
                         self.wake_writer()
                     else:
                         wait_s = RETRY_S
-                except TROUBLE as error:
+                except TRANSIENT_ERRORS as error:
                     p.say(error)
                     wait_s = RETRY_S
                 self._say_unwritten()
@@ -146,7 +146,9 @@ class Keeper:
             if not p.is_writer or p.is_beside:
                 self.acts.forget()
             elif client is not None:
-                with suppress(*TROUBLE):  # a stream without a leader: what else that means is noticed elsewhere
+                with suppress(
+                    *TRANSIENT_ERRORS
+                ):  # a stream without a leader: what else that means is noticed elsewhere
                     await self.acts.look(client)
 
     def _say_unwritten(self) -> None:
@@ -326,7 +328,7 @@ class Keeper:
         )
         try:
             await snapshots.store(client, info, state, p.view.names)
-        except TROUBLE as error:
+        except TRANSIENT_ERRORS as error:
             p.say(error)
             self.ensure_wanted = True
             await asyncio.sleep(SNAPSHOT_RETRY_S)
@@ -354,7 +356,7 @@ class Keeper:
                 if p.is_writer:
                     await p.writer.claim(self.checkpoint(writer=""))
                     p.writer.demote()
-        except TROUBLE as error:
+        except TRANSIENT_ERRORS as error:
             p.say(error)
 
     # -- as a standby ------------------------------------------------------------------------------------
