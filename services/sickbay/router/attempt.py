@@ -54,7 +54,7 @@ class AttemptHost(Protocol):
         """The leases of a trial that the decision says is wanted. Raises `Held`."""
         ...
 
-    def take_here(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
+    def acquire_blocking(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
         """The same without awaiting. Raises `Held`."""
         ...
 
@@ -208,7 +208,7 @@ class Attempt:
         where a plain `with` cannot wait, a target on probation is called at the caller's own risk.
         """
         decision = self._desk.decide(self.target)
-        trial = self._desk.take_here(self.target, decision, self._limit_s) if self._wants(decision) else None
+        trial = self._desk.acquire_blocking(self.target, decision, self._limit_s) if self._wants(decision) else None
         return self._begin(decision, trial)
 
     def _wants(self, decision: Decision) -> bool:

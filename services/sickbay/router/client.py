@@ -268,12 +268,12 @@ class Sickbay:
             found = self._without(decision)
         return self._entered(target, decision, found)
 
-    def take_here(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
+    def acquire_blocking(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
         """The same for a plain `with`: it waits where it may, which is not in the event loop. Raises `Held`."""
         loop = self.trials.loop
         try:
             if loop is None or not loop.is_running() or self.trials.loop_thread == threading.get_ident():
-                found = self.trials.take_here(target, decision, limit_s)
+                found = self.trials.acquire_blocking(target, decision, limit_s)
             else:
                 future = asyncio.run_coroutine_threadsafe(self.trials.take(target, decision, limit_s), loop)
                 try:

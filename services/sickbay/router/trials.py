@@ -154,7 +154,7 @@ class Trials:
             return self._denied(trial, decision, *denied)
         return trial
 
-    def take_here(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | Decision | None:
+    def acquire_blocking(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | Decision | None:
         """As `take`, but asks nobody: where there are services, a hold of the cluster on probation is then tried at
         the caller's own risk, and one before its end not at all (SPEC 5.2)."""
         trial = self._reserve(target, decision, limit_s)
