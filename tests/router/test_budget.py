@@ -182,7 +182,7 @@ def test_many_threads_in_one_budget_give_one_notice(caplog: pytest.LogCaptureFix
         def work() -> None:
             with b:
                 for _ in range(100):
-                    b.turned_away(cut=False)
+                    b.record_exhausted(cut=False)
 
         threads = [threading.Thread(target=work) for _ in range(8)]
         for thread in threads:

@@ -97,7 +97,7 @@ class Budget:
         with self._lock:
             self.calls += 1
 
-    def turned_away(self, *, cut: bool) -> bool:
+    def record_exhausted(self, *, cut: bool) -> bool:
         """A call was cut off by its end, or not made; True the first time: one degradation for all of them."""
         with self._lock:
             first = not (self.cut or self.skipped)

@@ -134,7 +134,7 @@ class Calls:
             if course.reason == "truncated" and course.error is not None:
                 raise course.error
             if course.reason == "budget_spent" and (spent := course.spent_budget()) is not None:
-                spent.turned_away(cut=bool(course.attempts))
+                spent.record_exhausted(cut=bool(course.attempts))
             raise course.exhausted() from course.error
         answer = course.fallback(fallback)
         if not answer.degraded:
@@ -142,7 +142,7 @@ class Calls:
         name = course.limits.route or ""
         if course.reason == "budget_spent" and (spent := course.spent_budget()) is not None:
             # One degradation for the stage: what it was, its budget says when it is left.
-            if spent.turned_away(cut=bool(course.attempts)):
+            if spent.record_exhausted(cut=bool(course.attempts)):
                 self.degradations[spent.feature or name, course.reason] += 1
             return answer
         self.degraded(name, course.reason, str(course.exhausted()))
