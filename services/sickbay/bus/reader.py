@@ -134,8 +134,8 @@ class LogReader:
     @property
     def age_s(self) -> float:
         """Seconds since anything was heard from the server, heartbeats included."""
-        heard = max(self._last_heard, self._feed.last_heard if self._feed else 0.0)
-        return time.monotonic() - heard
+        last_seen_s = max(self._last_heard, self._feed.last_heard if self._feed else 0.0)
+        return time.monotonic() - last_seen_s
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
