@@ -61,7 +61,7 @@ def bulk(count: int, per_s: int, folder: Path) -> tuple[float, float, int]:
         events = decode_outcomes(payloads[at:end])
         times_ms = [START_MS + n * 1000 // per_s for n in range(at, end)]
         batch = DecodedBatch(subjects[at:end], events, list(range(at + 1, end + 1)), times_ms)
-        history.add(*batch, derived=fleet.apply_many(*batch), aside=fleet.aside)
+        history.add(*batch, derived=fleet.apply_many(*batch), passed_over=fleet.passed_over)
         if history.events >= COMMIT or end == count:
             book.write(history.take(), Position(seq=fleet.seq, time_ms=history.time_ms, rolled_ms=history.rolled_ms))
     took_s = time.perf_counter() - began_s

@@ -65,7 +65,7 @@ class Fleet:
         """Events that had been folded before (SPEC 4, Once)."""
         self.skipped: dict[str, int] = {}
         """Poison and gaps by reason."""
-        self.aside: dict[int, str] = {}
+        self.passed_over: dict[int, str] = {}
         """Sequences of the last call that folded no target, and why: `repeated`, `other` (no room), or the reason of a
         poison. No part of the state."""
         self.store = Store(policy if policy is not None else Policy())
@@ -89,7 +89,7 @@ class Fleet:
             scope = target.scope
         key, replica = (target or scope).key if target or scope else "", token(recorded.replica)  # type: ignore[union-attr]
         out = self._case.out = []
-        self.aside = {}
+        self.passed_over = {}
         if self._advances(recorded.seq, recorded.time_ms):
             self._event(recorded.event, replica, key, target, scope)
         return out
@@ -99,7 +99,7 @@ class Fleet:
     ) -> list[DerivedEvent]:
         """Fold many events as the log has them; the same as `apply` one by one, and `passed` for poison."""
         out = self._case.out = []
-        self.aside = {}
+        self.passed_over = {}
         routes, advances, outcome = self._routes, self._advances, self._outcome
         store = self.store
         for subject, event, seq, time_ms in zip(subjects, events, seqs, times_ms, strict=True):
@@ -117,7 +117,7 @@ class Fleet:
 
     def passed(self, seq: int, time_ms: int, reason: str) -> None:
         """Go past poison or a gap: it moves the position, is counted, and is part of the state."""
-        self.aside = {}
+        self.passed_over = {}
         if self._advances(seq, time_ms):
             self._skip(reason)
 
@@ -146,7 +146,7 @@ class Fleet:
         return True
 
     def _skip(self, reason: str) -> None:
-        self.aside[self.seq] = reason
+        self.passed_over[self.seq] = reason
         name = token(reason[:64])
         if name not in self.skipped and len(self.skipped) >= SKIPPED_MAX:
             name = "other"
@@ -193,7 +193,7 @@ class Fleet:
         now_ms = self.time_ms
         if not is_first(replica, event.id, now_ms):
             self.repeated += 1
-            self.aside[self.seq] = "repeated"
+            self.passed_over[self.seq] = "repeated"
             return node
         replica.heard_ms = now_ms
         if not replica.dirty:
@@ -202,7 +202,7 @@ class Fleet:
             assert target is not None
             node = self.store.new_target(target, replica, now_ms)
             if node is None:
-                self.aside[self.seq] = "other"
+                self.passed_over[self.seq] = "other"
                 return None
         state = node.state
         state.last_ms, state.last_seq = now_ms, self.seq
@@ -274,7 +274,7 @@ class Fleet:
         now_ms = self.time_ms
         if not is_first(replica, event.id, now_ms):
             self.repeated += 1
-            self.aside[self.seq] = "repeated"
+            self.passed_over[self.seq] = "repeated"
             return node
         if not isinstance(event, ProbeResult):
             replica.heard_ms = now_ms  # who only probes is no router: it must not turn a fleet of one into two
@@ -283,7 +283,7 @@ class Fleet:
             return node
         node = node or self.store.new_target(target, replica, now_ms)
         if node is None:
-            self.aside[self.seq] = "other"
+            self.passed_over[self.seq] = "other"
             return None
         node.state.last_ms, node.state.last_seq = now_ms, self.seq
         self.store.touch(node)

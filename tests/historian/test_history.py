@@ -53,7 +53,7 @@ def test_every_call_that_the_fold_counts_is_in_the_history_once(seed: int) -> No
     fleet, truth = Fleet(), Counter[tuple[str, str]]()
     for each in recorded:
         fleet.apply(each)
-        if isinstance(each.event, CallOutcome) and not fleet.aside:
+        if isinstance(each.event, CallOutcome) and not fleet.passed_over:
             assert each.target is not None
             truth[each.target.key, each.event.kind] += 1
     book = built(recorded, keep=Keep(minutes_days=1, hours_days=2))

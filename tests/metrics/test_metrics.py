@@ -249,7 +249,7 @@ def test_repeats_are_counted_once_and_the_past_not_at_all() -> None:
         subject = outcome_subject("r1", TARGET)
         batch = DecodedBatch([subject] * len(events), list(outcomes), seqs, [START_MS + seq for seq in seqs])
         fleet.apply_many(*batch)
-        meters.count(batch, [kind for kind, _ in events if kind != "ok"], 0, fleet.aside)
+        meters.count(batch, [kind for kind, _ in events if kind != "ok"], 0, fleet.passed_over)
 
     take(("ok", 1), ("timeout", 2))
     assert not meters.outcomes

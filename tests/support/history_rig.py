@@ -45,7 +45,7 @@ def built(
         subjects, events = [subject_of(each) for each in part], [each.event for each in part]
         seqs, times_ms = [each.seq for each in part], [each.time_ms for each in part]
         derived = fleet.apply_many(subjects, events, seqs, times_ms)
-        history.add(subjects, events, seqs, times_ms, derived=derived, aside=fleet.aside)
+        history.add(subjects, events, seqs, times_ms, derived=derived, passed_over=fleet.passed_over)
         if history.events >= commit or at + batch >= len(recorded):
             book.write(history.take(), Position(seq=fleet.seq, time_ms=history.time_ms, rolled_ms=history.rolled_ms))
     return book

@@ -136,7 +136,7 @@ class History:
         times_ms: Sequence[int],
         *,
         derived: Sequence[DerivedEvent],
-        aside: Mapping[int, str],
+        passed_over: Mapping[int, str],
     ) -> None:
         """Take a batch of the log with what the fold concluded from it and which events it set aside."""
         told = iter(derived)
@@ -151,8 +151,8 @@ class History:
             page = self._page
             page.seq, page.time_ms = seq, now_ms
             page.events += 1
-            if seq in aside:
-                self._aside(subject, event, aside[seq], now_ms)
+            if seq in passed_over:
+                self._aside(subject, event, passed_over[seq], now_ms)
             elif type(event) is CallOutcome:
                 self._outcome(page, subject, event, now_ms)
             else:

@@ -50,7 +50,7 @@ def _fill(book: Book, source: Path) -> None:
                 fleet.passed(seq, fleet.time_ms, "gap")
         first_seq = first_seq or chunk.seqs[0]
         batch = intake.batch(chunk)
-        history.add(*batch, derived=fleet.apply_many(*batch), aside=fleet.aside)
+        history.add(*batch, derived=fleet.apply_many(*batch), passed_over=fleet.passed_over)
         if history.events >= COMMIT_EVENTS:
             write()
     if history.events:

@@ -262,7 +262,7 @@ class Historian:
                 self.position = msgspec.structs.replace(self.position, first_seq=batch.seqs[done])
             new = batch.cut(done, len(batch.seqs)) if done else batch
             derived = fleet.apply_many(*new)
-            history.add(*new, derived=derived, aside=fleet.aside)
+            history.add(*new, derived=derived, passed_over=fleet.passed_over)
             self._time_ns = chunk.times_ns[-1]
         self.lag = chunk.pending
 
@@ -273,7 +273,7 @@ class Historian:
                 fleet = self._fleet = Fleet()
             client = await self.link.wait_connected()
             derived = await fold_lost_control_events(client, fleet, gap.last + 1)
-            history.add([], [], [], [], derived=[one for one in derived if one.cause_seq > history.seq], aside={})
+            history.add([], [], [], [], derived=[one for one in derived if one.cause_seq > history.seq], passed_over={})
         else:
             for seq in range(gap.first, gap.last + 1):
                 fleet.passed(seq, fleet.time_ms, "gap")

@@ -187,13 +187,13 @@ class Book:
 def set_aside(path: Path, why: str) -> Path:
     """Give a history that cannot be gone on with another name, and say so: nothing that it knew is lost."""
     names = (path.with_name(f"{path.stem}.before-{number}{path.suffix}") for number in itertools.count(1))
-    aside = next(name for name in names if not name.exists())
+    passed_over = next(name for name in names if not name.exists())
     for ending in ("-wal", "-shm", ""):
         file = path.with_name(path.name + ending)
         if file.exists():
-            file.replace(aside.with_name(aside.name + ending))
-    _log.warning("the history is built anew from the log: %s; the one before is kept as %s", why, aside)
-    return aside
+            file.replace(passed_over.with_name(passed_over.name + ending))
+    _log.warning("the history is built anew from the log: %s; the one before is kept as %s", why, passed_over)
+    return passed_over
 
 
 def _told(path: Path, error: sqlite3.Error) -> Exception:

@@ -22,14 +22,14 @@ class Counters:
         self.commits = Histogram()
         self.is_live = False
 
-    def count(self, batch: DecodedBatch, bad: Sequence[str], others: int, aside: Mapping[int, str]) -> None:
-        """Take the outcomes of a batch: `bad` are the kinds of those that are not ok, `others` are no outcomes, `aside`
+    def count(self, batch: DecodedBatch, bad: Sequence[str], others: int, passed_over: Mapping[int, str]) -> None:
+        """Take the outcomes of a batch: `bad` are the kinds of those that are not ok, `others` are no outcomes, `passed_over`
         says what the fold left out, by sequence."""
         if not self.is_live:
             return
-        if aside and "repeated" in aside.values():
+        if passed_over and "repeated" in passed_over.values():
             for seq, event in zip(batch.seqs, batch.events, strict=True):
-                if type(event) is CallOutcome and aside.get(seq) != "repeated":
+                if type(event) is CallOutcome and passed_over.get(seq) != "repeated":
                     self.outcomes[event.kind] += 1
             return
         self.outcomes["ok"] += len(batch.events) - len(bad) - others

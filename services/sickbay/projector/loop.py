@@ -358,7 +358,7 @@ class Projector:
             others += 1
             if type(event) is Poison:
                 self._note(batch, index, event, payloads[index])
-        self.meters.count(batch, bad, others, fleet.aside)
+        self.meters.count(batch, bad, others, fleet.passed_over)
         if self.is_writer:
             self.documents.note([*changed, *map(_scope_key, worth_telling)])
             if changed:
