@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from classify_answers import CASES, ERROR_CASES, HABIT_CASES, HOSTILE, Case
 from sickbay_events.classify import classify, family_of, judge_exchange
 from sickbay_events.classify.answer import CallFacts
-from sickbay_events.classify.provider_rules import HABITS
+from sickbay_events.classify.provider_rules import PROVIDER_RULES
 from sickbay_events.classify.rules import ERRORS
 from sickbay_events.kinds import KINDS
 from sickbay_events.verdict import Verdict
@@ -104,7 +104,7 @@ def test_a_2xx_reads_alike_as_text_and_in_every_charset(case: Case) -> None:
 
 def test_every_family_with_rows_has_a_case() -> None:
     covered = {family_of(case["provider"]) for case in ERROR_CASES}
-    assert sorted(set(HABITS) - covered) == []
+    assert sorted(set(PROVIDER_RULES) - covered) == []
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_5000_broken_answers_never_raise() -> None:
     types = ["application/json", "text/event-stream", "text/html; charset=gbk", "x; charset=utf-16", "x; charset=idna", "", "application/json; charset=\"\"", "a; charset=unicode_escape"]  # fmt: skip
     for status, body in _mutations(chance, 5000):
         headers = {"content-type": chance.choice(types), "retry-after": chance.choice(["5", "x", "", "1e400", "-1"])}
-        provider = chance.choice([*HABITS, "", "relay.example"])
+        provider = chance.choice([*PROVIDER_RULES, "", "relay.example"])
         verdict = judge_exchange(
             status, headers, body, CallFacts(chance.choice(["m", "", "gpt-9"]), family_of(provider))
         )
@@ -424,7 +424,7 @@ _json_values = st.recursive(
         st.text(max_size=20), st.text(max_size=30) | st.binary(max_size=8) | st.none() | st.integers(), max_size=5
     ),
     model=st.text(max_size=20),
-    provider=st.sampled_from([*sorted(HABITS), "", "relay.example"]),
+    provider=st.sampled_from([*sorted(PROVIDER_RULES), "", "relay.example"]),
 )
 def test_any_json_in_any_status_gets_a_kind(
     status: int | None, value: Any, headers: dict[str, Any], model: str, provider: str

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sickbay_events.classify import classify
-from sickbay_events.classify.provider_rules import HABITS
+from sickbay_events.classify.provider_rules import PROVIDER_RULES
 
 OURS = "m-9-1"
 SENTENCES = [
@@ -246,7 +246,7 @@ def kinds(status: int, says: str, families: list[str]) -> set[str]:
 @pytest.mark.parametrize(("status", "says"), SENTENCES)
 def test_what_is_missing_is_not_the_model_whoever_says_it(status: int, says: str) -> None:
     """In every envelope, at every family and at none (SPEC 3: a false rejection is the worst error)."""
-    assert kinds(status, says, ["", *HABITS]) == set()
+    assert kinds(status, says, ["", *PROVIDER_RULES]) == set()
 
 
 @pytest.mark.parametrize(("status", "says"), DEAD)

@@ -15,7 +15,7 @@ from .makers import MAKERS
 from .relays import RELAYS
 from .servers import SERVERS
 
-HABITS: Final[dict[str, tuple[Rule, ...]]] = {**MAKERS, **CHINA, **HOSTS, **RELAYS, **SERVERS}
+PROVIDER_RULES: Final[dict[str, tuple[Rule, ...]]] = {**MAKERS, **CHINA, **HOSTS, **RELAYS, **SERVERS}
 """Rows by family; the first that fits decides."""
 
 HEADER_HABITS: Final[tuple[tuple[str, str, str, Rule], ...]] = (
