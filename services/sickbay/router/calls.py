@@ -58,7 +58,7 @@ class Calls:
         self._forcing = ForcedCallLimiter(monotonic)
         ward.gate.on_touched = self.releases.changed
 
-    def course(self, targets: Sequence[Target], limits: ChainLimits) -> Failover:
+    def failover(self, targets: Sequence[Target], limits: ChainLimits) -> Failover:
         """The way of one call along its chain."""
         found = Failover(self.ward.gate, targets, limits, forcing=self._forcing, monotonic=self._monotonic)
         self.resorts.used(found.targets, limits.route)
@@ -78,83 +78,87 @@ class Calls:
         """One call; see `Sickbay.call`."""
         if (at_hand := options.get("at_hand")) is not None:
             return CallResult(value=at_hand, reason="at_hand")
-        course: Failover | None = None
+        failover: Failover | None = None
         try:
-            course = self.course(targets, ChainLimits(**options))
-            answer = await self._run(course, attempt_fn)
+            failover = self.failover(targets, ChainLimits(**options))
+            answer = await self._run(failover, attempt_fn)
         except Exception as error:  # noqa: BLE001 - optional work cannot raise
-            return self.failed(course, error, fallback, options)
-        return answer if answer is not None else self.end(course, fallback)
+            return self.failed(failover, error, fallback, options)
+        return answer if answer is not None else self.end(failover, fallback)
 
     async def _run(
-        self, course: Failover, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]
+        self, failover: Failover, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]
     ) -> CallResult[T] | None:
         alarm = Wakeup()
-        waits = course.limits.wait_s > 0
-        with self.releases.waiting(self.named(course.targets), alarm.ring) if waits else nullcontext():
-            while (step := course.next()) is not None:
+        waits = failover.limits.wait_s > 0
+        with self.releases.waiting(self.named(failover.targets), alarm.ring) if waits else nullcontext():
+            while (step := failover.next()) is not None:
                 if isinstance(step, Pause):
                     await alarm.wait(step.limit_s)
                     continue
                 try:
-                    value = await self._attempt(course, step, attempt_fn)
+                    value = await self._attempt(failover, step, attempt_fn)
                 finally:
-                    course.left(step)
-                if course.is_answered:
+                    failover.left(step)
+                if failover.is_answered:
                     self.resorts.answered(step.target)
-                    return course.answer(value)
+                    return failover.answer(value)
         return None
 
-    async def _attempt(self, course: Failover, step: Try, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]) -> Any:
+    async def _attempt(
+        self, failover: Failover, step: Try, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]
+    ) -> Any:
         """Make the attempt of a step and tell the course; its value, if it gave one."""
-        attempt = course.attempt(self.ward, step)
+        attempt = failover.attempt(self.ward, step)
         failure: BaseException | None = None
         value: T | None = None
         is_in = False
         try:
             async with attempt:
-                course.began(step, attempt)
+                failover.began(step, attempt)
                 is_in = True
                 value = await within_limit(attempt_fn(step.target, attempt), step, attempt)
         except WrongFunction:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
             if not is_in and isinstance(error, Held):
-                course.held(step, error)
+                failover.held(step, error)
                 return None
             failure = error
-        course.over(step, attempt, failure)
+        failover.over(step, attempt, failure)
         return value
 
     # How a call ends without an answer.
 
-    def end(self, course: Failover, fallback: Any) -> Any:
+    def end(self, failover: Failover, fallback: Any) -> Any:
         """The fallback, or an exception that lists what was tried."""
         if fallback is NO_FALLBACK:
-            if course.reason == "truncated" and course.error is not None:
-                raise course.error
-            if course.reason == "budget_spent" and (spent := course.spent_budget()) is not None:
-                spent.record_exhausted(cut=bool(course.attempts))
-            raise course.exhausted() from course.error
-        answer = course.fallback(fallback)
+            if failover.reason == "truncated" and failover.error is not None:
+                raise failover.error
+            if failover.reason == "budget_spent" and (spent := failover.spent_budget()) is not None:
+                spent.record_exhausted(cut=bool(failover.attempts))
+            raise failover.exhausted() from failover.error
+        answer = failover.fallback(fallback)
         if not answer.degraded:
             return answer
-        name = course.limits.route or ""
-        if course.reason == "budget_spent" and (spent := course.spent_budget()) is not None:
+        name = failover.limits.route or ""
+        if failover.reason == "budget_spent" and (spent := failover.spent_budget()) is not None:
             # One degradation for the stage: what it was, its budget says when it is left.
-            if spent.record_exhausted(cut=bool(course.attempts)):
-                self.degradations[spent.feature or name, course.reason] += 1
+            if spent.record_exhausted(cut=bool(failover.attempts)):
+                self.degradations[spent.feature or name, failover.reason] += 1
             return answer
-        self.degraded(name, course.reason, str(course.exhausted()))
+        self.degraded(name, failover.reason, str(failover.exhausted()))
         return answer
 
-    def failed(self, course: Failover | None, error: Exception, fallback: Any, options: CallOptions) -> CallResult[Any]:
+    def failed(
+        self, failover: Failover | None, error: Exception, fallback: Any, options: CallOptions
+    ) -> CallResult[Any]:
         """The call itself was wrong: optional work takes its fallback all the same."""
         if fallback is NO_FALLBACK:
             raise error
         _log.error("an optional call could not be made", exc_info=error)
         self.degraded(str(options.get("route") or ""), "error", f"{type(error).__name__}: {error}")
-        attempts = tuple(course.attempts) if course is not None else ()
+        attempts = tuple(failover.attempts) if failover is not None else ()
         return CallResult(value=fallback, degraded=True, reason="error", attempts=attempts)
 
     def degraded(self, name: str, reason: str, text: str) -> None:

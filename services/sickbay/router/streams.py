@@ -156,9 +156,9 @@ class StreamingAnswer(Streamed, Generic[T]):
         if self._fallback is NO_FALLBACK:
             raise error
         assert self._course is not None
-        course, self._course.reason = self._course, "truncated"
-        self._calls.degraded(course.limits.route or "", "truncated", f"{type(error).__name__}: {error}")
-        self.answer = course.fallback(None)
+        failover, self._course.reason = self._course, "truncated"
+        self._calls.degraded(failover.limits.route or "", "truncated", f"{type(error).__name__}: {error}")
+        self.answer = failover.fallback(None)
         raise StopAsyncIteration
 
     # Up to the first content.
@@ -172,7 +172,7 @@ class StreamingAnswer(Streamed, Generic[T]):
             self.answer = CallResult(value=None, reason="at_hand")
             return
         try:
-            self._course = self._calls.course(self._targets, ChainLimits(**self._options))
+            self._course = self._calls.failover(self._targets, ChainLimits(**self._options))
             await self._go(self._course)
         except Exception as error:  # noqa: BLE001 - optional work cannot raise
             self._fall_back(self._calls.failed(self._course, error, self._fallback, self._options))
@@ -186,26 +186,26 @@ class StreamingAnswer(Streamed, Generic[T]):
             self._kept.append(answer.value)
         self.answer = msgspec.structs.replace(answer, value=None)
 
-    async def _go(self, course: Failover) -> None:
+    async def _go(self, failover: Failover) -> None:
         alarm = Wakeup()
-        with self._calls.releases.waiting(self._calls.named(course.targets), alarm.ring):
-            while (step := course.next()) is not None:
+        with self._calls.releases.waiting(self._calls.named(failover.targets), alarm.ring):
+            while (step := failover.next()) is not None:
                 if isinstance(step, Pause):
                     await alarm.wait(step.limit_s)
                     continue
                 try:
-                    await self._attempt(course, step)
+                    await self._attempt(failover, step)
                 finally:
-                    course.left(step)
+                    failover.left(step)
 
-    async def _attempt(self, course: Failover, step: Try) -> None:
-        attempt = course.attempt(self._calls.ward, step)
+    async def _attempt(self, failover: Failover, step: Try) -> None:
+        attempt = failover.attempt(self._calls.ward, step)
         try:
             await attempt.__aenter__()
         except Held as held:
-            course.held(step, held)
+            failover.held(step, held)
             return
-        course.began(step, attempt)
+        failover.began(step, attempt)
         self._kept.clear()
         run = _Run(attempt)
         try:
@@ -217,12 +217,12 @@ class StreamingAnswer(Streamed, Generic[T]):
         if piece is not None and piece.what == "chunk":
             attempt.first_content()
             self._run = run.watch(self)
-            course.answering(step)
+            failover.answering(step)
         else:
-            self._ended(course, run, piece, step)
-        if course.is_answered:
+            self._ended(failover, run, piece, step)
+        if failover.is_answered:
             self._calls.resorts.answered(step.target)
-            self.answer = course.answer(None)
+            self.answer = failover.answer(None)
 
     async def _first(self, run: _Run, step: Try) -> Piece | None:
         """What comes first: content, the end or an error; None if the time was over before."""
@@ -238,7 +238,7 @@ class StreamingAnswer(Streamed, Generic[T]):
             await run.stop()
             return None
 
-    def _ended(self, course: Failover, run: _Run, piece: Piece | None, step: Try) -> None:
+    def _ended(self, failover: Failover, run: _Run, piece: Piece | None, step: Try) -> None:
         """It ended, broke or took too long before its first content."""
         error: BaseException | None = None
         if piece is None:
@@ -250,7 +250,7 @@ class StreamingAnswer(Streamed, Generic[T]):
         run.leave(error)
         if isinstance(error, WrongFunction):
             raise error
-        course.over(step, run.attempt, error)
+        failover.over(step, run.attempt, error)
 
 
 class _Run:

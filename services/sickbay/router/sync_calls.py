@@ -39,26 +39,26 @@ def call(
     """One call; see `SyncSickbay.call`."""
     if (at_hand := options.get("at_hand")) is not None:
         return CallResult(value=at_hand, reason="at_hand")
-    course: Failover | None = None
+    failover: Failover | None = None
     try:
-        course = calls.course(targets, ChainLimits(**options))
-        for step in steps(calls, course):
-            value = _attempt(calls, course, step, attempt_fn)
-            if course.is_answered:
+        failover = calls.failover(targets, ChainLimits(**options))
+        for step in steps(calls, failover):
+            value = _attempt(calls, failover, step, attempt_fn)
+            if failover.is_answered:
                 calls.resorts.answered(step.target)
-                return course.answer(value)
+                return failover.answer(value)
     except Exception as error:  # noqa: BLE001 - optional work cannot raise
-        return calls.failed(course, error, fallback, options)
-    answer: CallResult[T] = calls.end(course, fallback)
+        return calls.failed(failover, error, fallback, options)
+    answer: CallResult[T] = calls.end(failover, fallback)
     return answer
 
 
-def steps(calls: Calls, course: Failover) -> Iterator[Try]:
+def steps(calls: Calls, failover: Failover) -> Iterator[Try]:
     """The attempts to be made, one after the other, with the waiting in between."""
     woken = threading.Event()
-    waits = course.limits.wait_s > 0
-    with calls.releases.waiting(calls.named(course.targets), woken.set) if waits else nullcontext():
-        while (step := course.next()) is not None:
+    waits = failover.limits.wait_s > 0
+    with calls.releases.waiting(calls.named(failover.targets), woken.set) if waits else nullcontext():
+        while (step := failover.next()) is not None:
             if isinstance(step, Pause):
                 woken.wait(step.limit_s)
                 woken.clear()
@@ -66,17 +66,17 @@ def steps(calls: Calls, course: Failover) -> Iterator[Try]:
             try:
                 yield step
             finally:
-                course.left(step)
+                failover.left(step)
 
 
-def _attempt(calls: Calls, course: Failover, step: Try, attempt_fn: Callable[[Target, Attempt], T]) -> Any:
-    attempt = course.attempt(calls.ward, step)
+def _attempt(calls: Calls, failover: Failover, step: Try, attempt_fn: Callable[[Target, Attempt], T]) -> Any:
+    attempt = failover.attempt(calls.ward, step)
     failure: Exception | None = None
     value: T | None = None
     is_in = False
     try:
         with attempt:
-            course.began(step, attempt)
+            failover.began(step, attempt)
             is_in = True
             try:
                 value = _plain(attempt_fn(step.target, attempt))
@@ -88,10 +88,10 @@ def _attempt(calls: Calls, course: Failover, step: Try, attempt_fn: Callable[[Ta
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
         if not is_in and isinstance(error, Held):
-            course.held(step, error)
+            failover.held(step, error)
             return None
         failure = error
-    course.over(step, attempt, failure)
+    failover.over(step, attempt, failure)
     return value
 
 
@@ -181,17 +181,17 @@ class SyncStreamingAnswer(Streamed, Generic[T]):
             self.answer = CallResult(value=None, reason="at_hand")
             return
         try:
-            course = self._course = self._calls.course(self._targets, ChainLimits(**self._options))
-            for step in steps(self._calls, course):
-                self._try(course, step)
-                if course.is_answered:
+            failover = self._course = self._calls.failover(self._targets, ChainLimits(**self._options))
+            for step in steps(self._calls, failover):
+                self._try(failover, step)
+                if failover.is_answered:
                     self._calls.resorts.answered(step.target)
-                    self.answer = course.answer(None)
+                    self.answer = failover.answer(None)
                     return
         except Exception as error:  # noqa: BLE001 - optional work cannot raise
             self._fall_back(self._calls.failed(self._course, error, self._fallback, self._options))
             return
-        self._fall_back(self._calls.end(course, self._fallback))
+        self._fall_back(self._calls.end(failover, self._fallback))
 
     def _fall_back(self, answer: CallResult[Any]) -> None:
         self._kept.clear()
@@ -199,14 +199,14 @@ class SyncStreamingAnswer(Streamed, Generic[T]):
             self._kept.append(answer.value)
         self.answer = msgspec.structs.replace(answer, value=None)
 
-    def _try(self, course: Failover, step: Try) -> None:
-        attempt = course.attempt(self._calls.ward, step)
+    def _try(self, failover: Failover, step: Try) -> None:
+        attempt = failover.attempt(self._calls.ward, step)
         try:
             attempt.__enter__()
         except Held as held:
-            course.held(step, held)
+            failover.held(step, held)
             return
-        course.began(step, attempt)
+        failover.began(step, attempt)
         self._kept.clear()
         self._attempt = attempt
         failure: Exception | None = None
@@ -216,7 +216,7 @@ class SyncStreamingAnswer(Streamed, Generic[T]):
                 self._kept.append(chunk)
                 if self._is_content(chunk) or len(self._kept) > KEPT_MAX:
                     attempt.first_content()
-                    course.answering(step)
+                    failover.answering(step)
                     return
             no_content(attempt)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
@@ -225,7 +225,7 @@ class SyncStreamingAnswer(Streamed, Generic[T]):
             self._leave(error)
             raise
         self._leave(failure)
-        course.over(step, attempt, failure)
+        failover.over(step, attempt, failure)
 
     def _leave(self, error: BaseException | None) -> None:
         """The attempt is over."""
