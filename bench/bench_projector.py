@@ -150,7 +150,7 @@ class Publisher:
     def __init__(self, client: Client, targets: int) -> None:
         self.client = client
         self.targets = targets
-        # One replica may bring 2,000 new targets an hour (SPEC 4.8), and a fleet here has at least four.
+        # One replica may bring 2,000 new targets an hour (Rule 4.8), and a fleet here has at least four.
         self.replicas = max(4, targets // 1_500 + 1)
         self.run = secrets.token_hex(3)
         self.boots = [secrets.token_hex(8) for _ in range(self.replicas)]

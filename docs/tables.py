@@ -110,7 +110,7 @@ def all_commands(command: Any, path: str = "sickbay") -> Iterator[tuple[str, Any
 
 def _first_line(text: str | None) -> str:
     line = " ".join((text or "").strip().partition("\n\n")[0].split())
-    return re.sub(r" \(SPEC [^)]*\)", "", line)
+    return re.sub(r" \(Rules? [^)]*\)", "", line)
 
 
 def _example(text: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Subject and bytes to event and back; everything unreadable is poison with a reason (SPEC section 2)."""
+"""Subject and bytes to event and back; everything unreadable is poison with a reason (Rule 2)."""
 
 from __future__ import annotations
 

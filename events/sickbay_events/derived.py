@@ -1,4 +1,4 @@
-"""Output events: what the folds concluded. Never input (SPEC section 2).
+"""Output events: what the folds concluded. Never input (Rule 2).
 
 Each carries old and new, the numbers that caused it, whether it was enforced, and the sequence of the
 event that caused it. The id is made where it is published, of the log's creation time and these facts.
@@ -71,7 +71,7 @@ class HealthChanged(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_
 
 
 class WarningRaised(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="warning"):
-    """Something a person should know that gates nothing (SPEC 4.5). `rule` names the warning."""
+    """Something a person should know that gates nothing (Rule 4.5). `rule` names the warning."""
 
     signature: str | None = None
     replica: str | None = None

@@ -34,7 +34,7 @@ class TokenRefused(EventError):
 
 
 class Poison(EventError):
-    """A message in the log that is no event this version can read; it is noted and passed (SPEC 2).
+    """A message in the log that is no event this version can read; it is noted and passed (Rule 2).
 
     Attributes: `reason` (a short code, the last token of the dead letter's subject), `why`.
     """

@@ -1,4 +1,4 @@
-"""The kinds of outcome and what each says about its target (the table of SPEC section 3 as data)."""
+"""The kinds of outcome and what each says about its target (the table of Rule 3 as data)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Kind: TypeAlias = Literal[
 ]
 ScopeName: TypeAlias = Literal["host", "credential", "model", "none"]
 Group: TypeAlias = Literal["success", "rejection", "neutral", "auth", "throttle", "fault", "degraded"]
-"""How the folds treat a kind: each group is one row of the table in SPEC section 4."""
+"""How the folds treat a kind: each group is one row of the table in Rule 4."""
 
 
 class KindRow(NamedTuple):

@@ -1,4 +1,4 @@
-"""Names on the wire: providers, targets, scopes and their tokens (SPEC section 1)."""
+"""Names on the wire: providers, targets, scopes and their tokens (Rule 1)."""
 
 from __future__ import annotations
 

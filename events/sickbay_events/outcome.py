@@ -1,4 +1,4 @@
-"""Input events: what happened, as reported. Facts, never conclusions (SPEC section 2).
+"""Input events: what happened, as reported. Facts, never conclusions (Rule 2).
 
 Each event is one JSON object. Replica and scope are in the subject and nowhere else. Unknown fields do no
 harm; a missing `type` means an outcome; `v` rises only if an old fold would misread the event.
@@ -128,7 +128,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An operator's act on a scope and everything below it (SPEC 4.7)."""
+    """An operator's act on a scope and everything below it (Rule 4.7)."""
 
     action: Literal["hold", "allow", "clear"]
     reason: Annotated[str, Meta(min_length=1)]

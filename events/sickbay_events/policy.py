@@ -1,4 +1,4 @@
-"""The policy as data: every number of the rules, checked value by value (SPEC sections 4 to 6).
+"""The policy as data: every number of the rules, checked value by value (Rules 4 to 6).
 
 A policy file is TOML with a section for each fold. `[host."openrouter.ai".breaker]` and
 `[model."z-ai/glm-5.3".rejections]` override single values for one host or one model id; a model's value
@@ -348,7 +348,7 @@ def quoted(text: str) -> str:
 
 
 def refuse_secrets(data: object, path: tuple[str, ...] = ()) -> None:
-    """Refuse a policy with a name or text that looks like a key or token: everybody may read the log (SPEC 7).
+    """Refuse a policy with a name or text that looks like a key or token: everybody may read the log (Rule 7).
 
     Raises `PolicyRefused`, which does not repeat it.
     """

@@ -12,7 +12,7 @@ Confidence: TypeAlias = Literal["high", "low"]
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one provider answer says, and about whom (SPEC section 3).
+    """What one provider answer says, and about whom (Rule 3).
 
     `classify` and `judge_output` return it; neither ever raises.
     """
@@ -30,5 +30,5 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     checkable: bool = True
     """Whether the output could be judged at all; False for a tool-call turn, a capped answer, unknown JSON."""
     attributable: bool = False
-    """Whether damaged text is shown to be the provider's or the model's, not the caller's (SPEC 3)."""
+    """Whether damaged text is shown to be the provider's or the model's, not the caller's (Rule 3)."""
     confidence: Confidence = "high"

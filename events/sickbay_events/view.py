@@ -37,9 +37,9 @@ class HoldView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     of: int = 0
     """Checkable answers of which those were a share; 0 for a hold that goes by no share."""
     early: bool = False
-    """An early leased trial may be asked for now (SPEC 4.1)."""
+    """An early leased trial may be asked for now (Rule 4.1)."""
     trial_every_ms: int = 0
-    """Before its end, a leased trial is wanted this often; 0: none (SPEC 4.2)."""
+    """Before its end, a leased trial is wanted this often; 0: none (Rule 4.2)."""
     trial_from_ms: int = 0
     """Log time from which the next of those is wanted."""
     began_ms: int = 0
@@ -60,7 +60,7 @@ class AllowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
 
 class RampView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Replicas come back by shares of a ring (SPEC 5.2)."""
+    """Replicas come back by shares of a ring (Rule 5.2)."""
 
     began_seq: int
     """With a replica's name it gives the replica's place in the ring."""
@@ -145,7 +145,7 @@ class PolicyInForce(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """May this target be called now? (SPEC 5.1)"""
+    """May this target be called now? (Rule 5.1)"""
 
     allowed: bool
     reason: str

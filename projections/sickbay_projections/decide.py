@@ -1,4 +1,4 @@
-"""(gate entries, asked-at) -> Decision (SPEC 5.1). The gate and the fleet ask the same function."""
+"""(gate entries, asked-at) -> Decision (Rule 5.1). The gate and the fleet ask the same function."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _find(entries: Sequence[GateEntry | None], at_ms: int, replica: str, replica
 
 
 def wants_early(hold: HoldView, at_ms: int) -> bool:
-    """Whether a leased trial of this hold is wanted at a log time before its end (SPEC 4.1 and 4.2)."""
+    """Whether a leased trial of this hold is wanted at a log time before its end (Rules 4.1 and 4.2)."""
     return hold.early or (hold.trial_every_ms > 0 and at_ms >= hold.trial_from_ms)
 
 

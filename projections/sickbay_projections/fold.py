@@ -1,4 +1,4 @@
-"""The one loop: every event of the log, in order, into the state of the fleet (SPEC 4).
+"""The one loop: every event of the log, in order, into the state of the fleet (Rule 4).
 
 How a fold plugs in. It is a small file with one `fold(case)`. It reads its own columns of `case.row`, keeps what it
 needs in a slot of `ScopeState` that stays None until needed, begins and ends holds through `holds` (`begin`, `lift`,
@@ -9,11 +9,12 @@ needs in a slot of `ScopeState` that stays None until needed, begins and ends ho
   its counters in `target_document`;
 - what an ordinary success must do (a count in a window) in `Fleet._outcome` before the quick exit, in place, without
   a call or an allocation: windows are short lists of integers, made with the target. The slow way must leave the
-  same state behind: a state read back begins with it (`outcomes.mark`, and `health_unchanged_until_ms` of `health` for its word).
+  same state behind: a state read back begins with it (`outcomes.mark`, and
+  `health_unchanged_until_ms` of `health` for its word).
 Host and credential are nodes like the model: `case.node.host`, `case.node.credential`; holds of theirs begin by
 `holds.begin(case, that_node, ...)` and are told with its scope. Their good answers are the newest of their
 `children`, kept per model so that an ordinary success touches one state. A provider without an alias has no
-credential scope unless the policy's `single_credential` names its host (SPEC 1): the model is held then.
+credential scope unless the policy's `single_credential` names its host (Rule 1): the model is held then.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ class Fleet:
         self.seq = 0
         """Last sequence that was folded or passed."""
         self.time_ms = 0
-        """Log time (SPEC 6)."""
+        """Log time (Rule 6)."""
         self.policy_seq = 0
         self.repeated = 0
-        """Events that had been folded before (SPEC 4, Once)."""
+        """Events that had been folded before (Rule 4, Once)."""
         self.skipped: dict[str, int] = {}
         """Poison and gaps by reason."""
         self.passed_over: dict[int, str] = {}
@@ -262,7 +263,7 @@ class Fleet:
         return node
 
     def _on_route(self, node: Node, event: CallOutcome) -> None:
-        """An answer to a call of a chain (SPEC 4.5, Sustained fallback)."""
+        """An answer to a call of a chain (Rule 4.5, Sustained fallback)."""
         if event.route is not None and (event.queued_ms or 0) <= HOUR_MS:
             self._case.seq, self._case.now_ms = self.seq, self.time_ms
             notices.answered(self._case, node, event.route, event.rank)
@@ -300,7 +301,7 @@ class Fleet:
         return node
 
     def _probed(self, node: Node, event: ProbeResult) -> None:
-        """An active check is evidence for the health of its target; without a lease for nothing else (SPEC 4.6)."""
+        """An active check is evidence for the health of its target; without a lease for nothing else (Rule 4.6)."""
         case = self._case
         case.seq, case.now_ms = self.seq, self.time_ms
         overrides.catch_up(case, node)
@@ -388,7 +389,7 @@ class Fleet:
         return decide_entries(found, at_ms, replica, replicas=replicas, seq=self.seq)
 
     def health(self, target: Target, at_ms: int) -> Health:
-        """The one word for a target at this log time, with the age of its evidence (SPEC 4.6)."""
+        """The one word for a target at this log time, with the age of its evidence (Rule 4.6)."""
         try:
             key = "" if target.is_empty else target.key
         except NameRefused:

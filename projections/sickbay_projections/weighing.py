@@ -96,7 +96,7 @@ def alive(entry: GateEntry | None, now_ms: int) -> GateEntry | None:
 
 def stricter(cluster: Decision, local: Decision) -> Decision:
     """Denied until the last end of both; on probation in either, a trial is wanted; before the end one may be tried
-    for if both want it (SPEC 5.1)."""
+    for if both want it (Rule 5.1)."""
     if not local.allowed:
         if cluster.allowed:
             return local

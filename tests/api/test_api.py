@@ -332,7 +332,7 @@ def test_a_loopback_provider_is_the_callers_own(house: House) -> None:
 
 
 def test_an_empty_target_is_none(house: House) -> None:
-    """Asking about it is allowed and says so (SPEC 1)."""
+    """Asking about it is allowed and says so (Rule 1)."""
     found = house.http.get("/v1/decide", params={"provider": "", "model": "m"}).json()
     assert (found["allowed"], found["reason"]) == (True, "no_target")
 

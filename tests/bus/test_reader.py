@@ -212,7 +212,7 @@ async def test_a_consumer_that_was_deleted_is_made_again(nats_client: Client) ->
 
 
 async def test_messages_deleted_by_hand_are_asked_for_once_and_passed_as_a_gap(nats_client: Client) -> None:
-    """SPEC 7: a sequence missing inside the log is asked for once, noted and passed."""
+    """Rule 7: a sequence missing inside the log is asked for once, noted and passed."""
     await make_stream(nats_client)
     await publish(nats_client, 1, 100)
     api = JetStreamApi(nats_client, timeout_s=2)
@@ -470,7 +470,7 @@ async def test_a_stream_that_is_not_there_yet_is_waited_for(nats_client: Client)
 
 
 async def test_an_older_store_put_in_place_is_noticed(nats_server: NatsServer) -> None:
-    """SPEC 7: is it the same log? The creation time is, the sequences go back or are used again."""
+    """Rule 7: is it the same log? The creation time is, the sequences go back or are used again."""
     link = Link(NatsOptions.from_url(nats_server.url))
     link.start()
     await make_stream(await link.wait_connected(5))

@@ -94,7 +94,7 @@ async def test_limits_are_the_installations_choice(nats_client: Client) -> None:
 
 
 async def test_the_log_takes_events_and_sources_the_control_stream(nats_client: Client) -> None:
-    """SPEC 7: one stream holds all input events in one order, the operator's acts among them."""
+    """Rule 7: one stream holds all input events in one order, the operator's acts among them."""
     await ensure(nats_client)
     jetstream = nats_client.jetstream()
     outcome = await jetstream.publish("sickbay.outcome.r1.openrouter=2Eai.=.m", b"{}", headers={"Nats-Msg-Id": "a-1"})

@@ -23,7 +23,7 @@ LONE = "m\ud800"
     ],
 )
 def test_a_subject_with_such_a_name_is_poison(subject: str) -> None:
-    """SPEC 2: what cannot be read is counted and passed; a gate entry that names it could not be written."""
+    """Rule 2: what cannot be read is counted and passed; a gate entry that names it could not be written."""
     with pytest.raises(Poison) as caught:
         read_subject(subject)
     assert caught.value.reason == "subject"

@@ -1,4 +1,4 @@
-"""Setting the policy while everything runs (SPEC 7): compare and set, taken up by services and gates, from files."""
+"""Setting the policy while everything runs (Rule 7): compare and set, taken up by services and gates, from files."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_a_2xx_is_opened(case: Case) -> None:
     ids=lambda case: case.says,
 )
 def test_a_2xx_reads_alike_as_text_and_in_every_charset(case: Case) -> None:
-    """The same answer as str, with a byte-order mark, and in UTF-16 is judged alike (SPEC 3)."""
+    """The same answer as str, with a byte-order mark, and in UTF-16 is judged alike (Rule 3)."""
     text = case.body.decode()
     for body, kind in (
         (text, ""),
@@ -210,7 +210,7 @@ def test_what_is_not_about_the_model_never_declares_it_dead(provider: str, statu
     "provider", ["api.openai.com", "anthropic", "groq", "bedrock", "dashscope", "mistral", "openrouter.ai#team-a"]
 )
 def test_a_strangers_401_403_404_says_nothing(provider: str, status: int) -> None:
-    """SPEC 3: a shape foreign to a known provider is the network in between."""
+    """Rule 3: a shape foreign to a known provider is the network in between."""
     for body in (
         "Access denied",
         "<html><body>Blocked by policy</body></html>",
@@ -282,7 +282,7 @@ def test_a_host_or_a_label_names_a_family(provider: str, family: str) -> None:
 def test_a_wait_is_read_wherever_it_is_said(
     headers: dict[str, str], body: Any, wait: float | None, said_in: str | None
 ) -> None:
-    """SPEC 4.2. Moments are counted from the answer's own Date header, since no clock is read."""
+    """Rule 4.2. Moments are counted from the answer's own Date header, since no clock is read."""
     verdict = error(429, body, headers=headers)
     assert verdict.retry_after_s == (None if wait is None else pytest.approx(wait))
     assert verdict.retry_after_from == said_in

@@ -245,7 +245,7 @@ def kinds(status: int, says: str, families: list[str]) -> set[str]:
 
 @pytest.mark.parametrize(("status", "says"), SENTENCES)
 def test_what_is_missing_is_not_the_model_whoever_says_it(status: int, says: str) -> None:
-    """In every envelope, at every family and at none (SPEC 3: a false rejection is the worst error)."""
+    """In every envelope, at every family and at none (Rule 3: a false rejection is the worst error)."""
     assert kinds(status, says, ["", *PROVIDER_RULES]) == set()
 
 

@@ -1,4 +1,4 @@
-"""The codec (SPEC 2): every event there and back, and everything unreadable is poison with a reason."""
+"""The codec (Rule 2): every event there and back, and everything unreadable is poison with a reason."""
 
 from __future__ import annotations
 

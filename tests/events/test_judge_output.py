@@ -1,4 +1,4 @@
-"""The text of an answer: there or not, damaged or not, and whose damage it is (SPEC 3)."""
+"""The text of an answer: there or not, damaged or not, and whose damage it is (Rule 3)."""
 
 # ruff: noqa: E501 - one case, one line
 from __future__ import annotations
@@ -49,7 +49,7 @@ def judge(text: str, **more: Any) -> Any:
 @pytest.mark.parametrize("language", sorted(CORRECT))
 @pytest.mark.parametrize("times", [1, 7])
 def test_correct_text_of_any_language_gives_no_verdict(language: str, times: int) -> None:
-    """SPEC 3: correct Portuguese, French, Romanian, Japanese, Russian and emoji give no verdict, short or long."""
+    """Rule 3: correct Portuguese, French, Romanian, Japanese, Russian and emoji give no verdict, short or long."""
     text = "\n".join(f"{number}. {CORRECT[language]}" for number in range(times))
     verdict = judge(text)
     assert (verdict.kind, verdict.signature, verdict.checkable) == ("ok", None, True)
@@ -219,7 +219,7 @@ def test_a_refusal_and_a_filter_are_content_filter() -> None:
 
 
 def test_damage_not_in_the_bytes_is_the_routers_own_decoding() -> None:
-    """SPEC 3, blame the pipe first: UTF-8 bytes that the router read as latin-1 or cut in the middle."""
+    """Rule 3, blame the pipe first: UTF-8 bytes that the router read as latin-1 or cut in the middle."""
     answer = "O café não é tão caro"
     raw = json.dumps({"choices": [{"message": {"content": answer}}]}, ensure_ascii=False).encode()
     for text in (answer.encode().decode("latin-1"), "O caf\ufffd\ufffd não é tão caro"):

@@ -1,4 +1,4 @@
-"""Names, tokens and scope keys (SPEC 1): one spelling each, both ways, for any string."""
+"""Names, tokens and scope keys (Rule 1): one spelling each, both ways, for any string."""
 
 from __future__ import annotations
 

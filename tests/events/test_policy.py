@@ -1,4 +1,4 @@
-"""The policy (SPEC 4 to 6): every key is checked, refused as a whole, and there and back as data."""
+"""The policy (Rules 4 to 6): every key is checked, refused as a whole, and there and back as data."""
 
 from __future__ import annotations
 

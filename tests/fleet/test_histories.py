@@ -34,7 +34,7 @@ TOGETHER = 20
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", SEEDS[::TOGETHER])
 def test_whatever_goes_wrong_the_rules_hold(first: int) -> None:
-    """The checker of tests/support/sim/rules.py finds nothing in any history (SPEC 4 to 7). That every sort of fault
+    """The checker of tests/support/sim/rules.py finds nothing in any history (Rules 4 to 7). That every sort of fault
     takes place in some of them is asked of the many that `make sim` runs."""
     found = run_many(range(first, min(first + TOGETHER, SEEDS.stop)))
     print(found)
@@ -88,7 +88,7 @@ def test_one_seed_is_one_history_in_every_process() -> None:
 
 
 def test_no_real_clock_and_no_real_chance_has_a_part_in_a_history() -> None:
-    """Neither the product nor nats-py calls one, by whichever name it came by it (SPEC 6: clocks are each node's)."""
+    """Neither the product nor nats-py calls one, by whichever name it came by it (Rule 6: clocks are each node's)."""
     names = ("time", "monotonic", "perf_counter", "process_time")
     clocks: set[Any] = {getattr(time, name + unit) for name in names for unit in ("", "_ns")}
     clocks |= {datetime.now, datetime.utcnow, datetime.today}

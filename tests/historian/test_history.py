@@ -48,7 +48,7 @@ def test_rows_do_not_depend_on_how_the_log_is_cut_into_batches_and_transactions(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_call_that_the_fold_counts_is_in_the_history_once(seed: int) -> None:
-    """Redelivered events count once (SPEC 4, Once); whatever is rolled up keeps its sum and its histogram."""
+    """Redelivered events count once (Rule 4, Once); whatever is rolled up keeps its sum and its histogram."""
     recorded = history(seed, 2500, pace=100)
     fleet, truth = Fleet(), Counter[tuple[str, str]]()
     for each in recorded:
@@ -94,7 +94,7 @@ def test_latency_quantiles_are_right_within_a_bucket() -> None:
 
 
 def test_a_hold_has_its_beginning_end_cause_and_the_calls_it_saved() -> None:
-    """Two strikes quarantine for ten minutes (SPEC 4.1); what is refused in that time is the hold's merit."""
+    """Two strikes quarantine for ten minutes (Rule 4.1); what is refused in that time is the hold's merit."""
     recorded = outcomes("model_unavailable", "model_unavailable", status=404)
     at_ms = recorded[-1].time_ms
     for n, (after_s, rule) in enumerate(

@@ -49,7 +49,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_line_has_the_documented_form(tmp_path: Path) -> None:
-    """The file is JSON lines with nanoseconds, `data` for a JSON body and `data_b64` for any other (SPEC 7)."""
+    """The file is JSON lines with nanoseconds, `data` for a JSON body and `data_b64` for any other (Rule 7)."""
     with open_writer(tmp_path / "log.jsonl") as write:
         for line in lines(4):
             write(line)

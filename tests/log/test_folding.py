@@ -1,4 +1,4 @@
-"""From the same beginning, the state after a replay to N is the live state at N, byte for byte (SPEC 7)."""
+"""From the same beginning, the state after a replay to N is the live state at N, byte for byte (Rule 7)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_redelivery_by_the_reader_changes_nothing(seed: int, times: int) -> None
 
 @pytest.mark.parametrize("times", [2, 3])
 def test_redelivery_into_the_log_changes_nothing_but_its_own_count(times: int) -> None:
-    """An event that lies in the log several times, within the window, acts once (SPEC 4, Once)."""
+    """An event that lies in the log several times, within the window, acts once (Rule 4, Once)."""
     base = [each for each in history(5, 600) if each.target is not None and getattr(each.event, "id", None)]
     clock_ms = 0
     once, often, seq = Fleet(), Fleet(), 0

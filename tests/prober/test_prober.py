@@ -1,4 +1,4 @@
-"""The prober (SPEC 4.6) against HTTP servers that really answer, and services that really run."""
+"""The prober (Rule 4.6) against HTTP servers that really answer, and services that really run."""
 
 from __future__ import annotations
 

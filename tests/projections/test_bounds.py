@@ -1,4 +1,4 @@
-"""What keeps the state small (SPEC 4.8)."""
+"""What keeps the state small (Rule 4.8)."""
 
 from __future__ import annotations
 

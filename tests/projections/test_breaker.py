@@ -1,4 +1,4 @@
-"""Faults -> breaker -> probation -> ramp, to the millisecond (SPEC 4.3 and the rules of 4)."""
+"""Faults -> breaker -> probation -> ramp, to the millisecond (Rule 4.3 and the rules of 4)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def log() -> Log:
 
 
 def jittered(first_ms: int, seq: int, key: str = TARGET.key) -> int:
-    """SPEC's formula, as it is written there."""
+    """The formula of Rule 4.3, as it is written there."""
     return first_ms + first_ms * (crc32(f"{key} {seq}".encode()) % 2001 - 1000) // 10000
 
 
@@ -414,7 +414,7 @@ def test_a_replica_with_nearly_all_of_the_faults_is_named_and_holds_nobody_else(
         told += story.when(*faults, log.outcome("ok", at_s=1, replica="r2")).derived
     assert [(type(event).__name__, getattr(event, "replica", None)) for event in told] == [
         ("WarningRaised", "r1"),
-        ("Held", "r1"),
+        ("TargetHeld", "r1"),
     ]
     story.then_decision(TARGET, log.ms(1), allowed=True)
 

@@ -1,4 +1,4 @@
-"""The breaker against a naive reading of SPEC 4.3 over random histories, and the same state by every way to it.
+"""The breaker against a naive reading of Rule 4.3 over random histories, and the same state by every way to it.
 
 The model keeps every event of its one target and counts anew each time; it shares no code with the fold.
 """
@@ -32,7 +32,7 @@ class Past:
 
 
 class Naive:
-    """SPEC 4.3 for one target whose credential has no other model, word by word."""
+    """Rule 4.3 for one target whose credential has no other model, word by word."""
 
     def __init__(self) -> None:
         self.events: list[Past] = []
@@ -271,7 +271,7 @@ def test_the_fold_says_what_a_naive_reading_of_the_rules_says(seed: int) -> None
 
 
 def short(derived: Any) -> tuple[Any, ...]:
-    if type(derived).__name__ == "Held":
+    if type(derived).__name__ == "TargetHeld":
         return ("held", derived.began_seq, derived.end_ms, derived.replica)
     return ("released", derived.began_seq, derived.by)
 

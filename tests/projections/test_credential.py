@@ -1,4 +1,4 @@
-"""Refused credentials -> strikes -> a hold of the credential -> probation, to the millisecond (SPEC 4.1)."""
+"""Refused credentials -> strikes -> a hold of the credential -> probation, to the millisecond (Rule 4.1)."""
 
 from __future__ import annotations
 

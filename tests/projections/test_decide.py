@@ -1,4 +1,4 @@
-"""(gate entries, asked-at) -> Decision: what a gate and a fleet answer (SPEC 5.1)."""
+"""(gate entries, asked-at) -> Decision: what a gate and a fleet answer (Rule 5.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Degraded output -> a hold -> probation, to the millisecond (SPEC 4.4 and the rules of 4)."""
+"""Degraded output -> a hold -> probation, to the millisecond (Rule 4.4 and the rules of 4)."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_as_a_trial_each_kind_does_what_the_table_says(log: Log, kind: Kind) -> 
         assert [type(event).__name__ for event in after] == ["Released"]
     elif cell == "tells_nothing":
         assert [(type(event).__name__, event.began_seq, event.end_ms) for event in after] == [  # type: ignore[union-attr]
-            ("Held", 15, log.ms(63))
+            ("TargetHeld", 15, log.ms(63))
         ], "same length, new name, no growth"
     else:
         assert cell == "given_back"

@@ -1,4 +1,4 @@
-"""The fold of SPEC 4.4 against a naive reading of its rules; every way to a state is the same."""
+"""The fold of Rule 4.4 against a naive reading of its rules; every way to a state is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop: position, log time, the rule Once, poison, policy (SPEC 4, 6 and 7)."""
+"""The loop: position, log time, the rule Once, poison, policy (Rules 4, 6 and 7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One word for people, with the age of its evidence (SPEC 4.6)."""
+"""One word for people, with the age of its evidence (Rule 4.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings: what is worth a person's look and gates nothing (SPEC 4.5)."""
+"""Warnings: what is worth a person's look and gates nothing (Rule 4.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators' acts: hold, allow, clear of a host, a credential or a model (SPEC 4.7)."""
+"""Operators' acts: hold, allow, clear of a host, a credential or a model (Rule 4.7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a breaker closes replicas come back by shares of a ring (SPEC 5.2)."""
+"""After a breaker closes replicas come back by shares of a ring (Rule 5.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rejections -> strikes -> quarantine -> probation, to the millisecond (SPEC 4.1 and the rules of 4)."""
+"""Rejections -> strikes -> quarantine -> probation, to the millisecond (Rule 4.1 and the rules of 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SPEC 4.1 twice: the fold against a naive model that keeps every event in a list and looks back through it."""
+"""Rule 4.1 twice: the fold against a naive model that keeps every event in a list and looks back through it."""
 
 from __future__ import annotations
 

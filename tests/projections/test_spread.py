@@ -1,4 +1,4 @@
-"""Models of one credential that fail alike open it, or its host, as one (SPEC 4.3, Spread)."""
+"""Models of one credential that fail alike open it, or its host, as one (Rule 4.3, Spread)."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def test_three_open_models_of_one_credential_open_it_as_one(log: Log) -> None:
 )
 def test_all_of_it_network_opens_the_host(log: Log, kinds: tuple[Kind, ...], opens: str | None) -> None:
     story = given(*(log.outcome(kind, at_s=n, target=model(n)) for n, kind in enumerate(kinds)), policy=LONE)
-    assert wide(story) == ([(opens, "Held")] if opens else [])
+    assert wide(story) == ([(opens, "TargetHeld")] if opens else [])
 
 
 @pytest.mark.parametrize("kind", ["network", "server_error"])
 def test_a_provider_without_alias_opens_its_host_in_both_cases(log: Log, kind: Kind) -> None:
     for policy in (LONE, Policy.from_data({**LONE.to_data(), "single_credential": ["h"]})):
         log.seq = 0
-        assert wide(given(*faults(log, 3, kind, provider="h"), policy=policy)) == [("h", "Held")]
+        assert wide(given(*faults(log, 3, kind, provider="h"), policy=policy)) == [("h", "TargetHeld")]
 
 
 @pytest.mark.parametrize(("others", "opens"), [(3, True), (4, False)])
@@ -106,7 +106,7 @@ def test_none_of_its_models_may_have_been_answered_in_ten_minutes(
 
 def test_a_host_of_which_another_credential_is_answered_stays(log: Log) -> None:
     good = log.outcome("ok", at_s=0, target=model(0, "h#b"))
-    assert wide(given(good, *faults(log, 3, "network", at_s=1), policy=LONE)) == [("h.a", "Held")]
+    assert wide(given(good, *faults(log, 3, "network", at_s=1), policy=LONE)) == [("h.a", "TargetHeld")]
     log.seq = 0
     good = log.outcome("ok", at_s=0, target=model(0, "h#b"))
     assert wide(given(good, *faults(log, 3, "network", at_s=1, provider="h"), policy=LONE)) == []
@@ -211,7 +211,7 @@ def test_a_fault_without_the_wide_lease_moves_the_wide_hold_only_by_spread(log: 
     story.when(log.outcome("timeout", at_s=30, target=model(0), seen_seq=3, trial=[Lease("breaker", 1)]))
     assert wide(story) == []
     story.when(*(log.outcome("timeout", at_s=31, target=model(n), seen_seq=3) for n in (1, 2)))
-    assert wide(story) == [("h.a", "Held")], "three are open again, and none was answered"
+    assert wide(story) == [("h.a", "TargetHeld")], "three are open again, and none was answered"
 
 
 def test_three_leased_neutral_trials_begin_the_wide_hold_again(log: Log) -> None:
@@ -265,7 +265,7 @@ def test_a_wide_hold_lives_through_encode_and_decode_with_the_same_continuation(
 
 def test_a_host_without_targets_whose_hold_is_over_leaves_the_state(log: Log) -> None:
     story = spread(log, "network")
-    assert wide(story) == [("h", "Held")]
+    assert wide(story) == [("h", "TargetHeld")]
     for n in range(6):
         story.when(log.outcome("ok", at_s=49 * 3600 + n * 3600, target=Target("other", "m")))
     assert list(story.fleet.keys()) == ["other", "other.=", "other.=.m"]

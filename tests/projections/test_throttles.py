@@ -1,4 +1,4 @@
-"""Throttles, to the millisecond (SPEC 4.2 and the rules of 4)."""
+"""Throttles, to the millisecond (Rule 4.2 and the rules of 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How throttles grow, end, want early trials and let replicas back in (SPEC 4.2, with 5.1 and 5.2)."""
+"""How throttles grow, end, want early trials and let replicas back in (Rule 4.2, with 5.1 and 5.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SPEC 4.2 and the credential strikes of 4.1 twice: the folds against a naive model that walks back through a list."""
+"""Rule 4.2 and the credential strikes of 4.1 twice: the folds against a naive model that walks back through a list."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ QUESTIONS: Final = [b"", b"null", b"[" * 100_000, b"\xff", b'{"provider":5}', b'
 
 
 async def test_the_services_go_on_after_anything_that_was_published(nats_server: NatsServer) -> None:
-    """SPEC 2: poison is passed; the two strikes that follow it hold their target, and a router hears of it."""
+    """Rule 2: poison is passed; the two strikes that follow it hold their target, and a router hears of it."""
     services = Services(Settings(nats=nats_server.url, replica="box-1"))
     await services.start()
     await services.ready()

@@ -98,7 +98,7 @@ def test_a_week_without_sickbay_says_what_sickbay_would_have_spared_and_cost() -
 
 
 def test_the_trial_that_a_policy_would_have_wanted_is_made_by_the_call_that_came_then() -> None:
-    """A model that had just answered gets one early trial (SPEC 4.1): that dead call is made, not spared."""
+    """A model that had just answered gets one early trial (Rule 4.1): that dead call is made, not spared."""
     result = compared(World("default", Policy()), World("none", None), dead_model(good_before=True))
     assert (result.parts[0].calls.dead, result.parts[0].calls.good) == (57, 2)
 

@@ -295,7 +295,7 @@ async def test_output_judges_a_stream_that_the_caller_put_together() -> None:
 async def test_a_clean_answer_to_an_ascii_prompt_counts_among_what_is_attributable(
     prompt_ascii: bool | None, attributable: bool
 ) -> None:
-    """Without these the share of damaged answers among attributable ones would always be all of them (SPEC 4.4)."""
+    """Without these the share of damaged answers among attributable ones would always be all of them (Rule 4.4)."""
     sb = standalone()
     async with sb.attempt(TARGET, prompt_ascii=prompt_ascii) as attempt:
         attempt.output("Fine.", finish_reason="stop")
@@ -343,7 +343,7 @@ async def test_no_target_is_called_but_nothing_is_recorded() -> None:
 
 
 async def test_a_loopback_provider_is_recorded_with_the_machines_name() -> None:
-    """localhost is another machine on every box (SPEC 1)."""
+    """localhost is another machine on every box (Rule 1)."""
     sb = standalone(machine="box-7")
     async with sb.attempt(Target("localhost:11434", "llama3")) as attempt:
         attempt.ok()

@@ -1,4 +1,4 @@
-"""A budget spans calls (SPEC 5.4): one time for a stage, and one notice of what its end cost."""
+"""A budget spans calls (Rule 5.4): one time for a stage, and one notice of what its end cost."""
 
 from __future__ import annotations
 

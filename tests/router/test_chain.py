@@ -1,4 +1,4 @@
-"""Calls along a chain (SPEC 5.4): whom they go to, for how long, and what they say of it."""
+"""Calls along a chain (Rule 5.4): whom they go to, for how long, and what they say of it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_the_first_choice_answers_and_the_answer_says_so() -> None:
     ],
 )  # fmt: skip
 async def test_whatever_is_no_answer_leads_to_the_next_candidate(says: Says, kind: str | None) -> None:
-    """Any non-2xx, any fault of the transport, an empty or malformed answer (SPEC 5.4)."""
+    """Any non-2xx, any fault of the transport, an empty or malformed answer (Rule 5.4)."""
     sb = standalone()
     answer = await sb.call(CHAIN, replies(m_a=says))
     assert (answer.value, answer.failed_over, answer.rank) == ("from m-b", True, 1)
@@ -159,7 +159,7 @@ async def test_a_held_error_of_a_call_within_is_a_failed_attempt() -> None:
 
 
 async def test_a_trial_that_another_call_makes_passes_the_candidate_over() -> None:
-    """On probation one call at a time: the second one goes to the next candidate (SPEC 5.2)."""
+    """On probation one call at a time: the second one goes to the next candidate (Rule 5.2)."""
     sb = standalone()
     sb.hold(A, for_s=10)
     sb.advance(11)
@@ -191,7 +191,7 @@ def test_an_attempt_takes_an_equal_share_at_most(
     """What is left, shared equally among those that may still be called, and at most the attempt's own limit."""
     limit_s = share_s(rest_s, attempt_s, candidates)
     assert limit_s == pytest.approx(expected_s)
-    # The rule as SPEC 5.4 has it: each successor is left at least what this attempt may take.
+    # The rule as Rule 5.4 has it: each successor is left at least what this attempt may take.
     assert candidates == 1 or (rest_s - limit_s) / (candidates - 1) >= limit_s - 1e-9
 
 
@@ -397,7 +397,7 @@ async def test_the_end_of_a_hold_wakes_who_waits() -> None:
 
 
 async def test_a_success_in_the_overlay_wakes_who_waits() -> None:
-    """A local hold ends with a success of this replica after it (SPEC 5.3): another call's early trial, say."""
+    """A local hold ends with a success of this replica after it (Rule 5.3): another call's early trial, say."""
     sb = standalone()
     async with sb:
         seen = 0
@@ -501,7 +501,7 @@ async def test_forced_calls_the_least_bad_and_says_so() -> None:
     ("rule", "kind"), [("quarantine", None), ("operator", None), ("throttle", "quota"), ("of_tomorrow", None)]
 )
 async def test_what_is_never_forced(rule: str, kind: str | None) -> None:
-    """Never a quarantined or operator-held target, nor a throttle with a stated reset (SPEC 5.4)."""
+    """Never a quarantined or operator-held target, nor a throttle with a stated reset (Rule 5.4)."""
     sb = standalone()
     if rule == "of_tomorrow":
         sb.hold(A)

@@ -1,4 +1,4 @@
-"""A chain that is no last resort is named in a warning when it is first used (SPEC 5.4), by what the fleet knows."""
+"""A chain that is no last resort is named in a warning when it is first used (Rule 5.4), by what the fleet knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that holds kept away: counted each, told by target and rule, and what finds no room said once (SPEC 2)."""
+"""Calls that holds kept away: counted each, told by target and rule, and what finds no room said once (Rule 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions of a gate: from the mirror's entries and the overlay, without I/O and without ever raising (SPEC 5.1)."""
+"""Decisions of a gate: from the mirror's entries and the overlay, without I/O and without ever raising (Rule 5.1)."""
 
 from __future__ import annotations
 

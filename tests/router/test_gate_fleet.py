@@ -77,7 +77,7 @@ async def test_two_rejections_anywhere_hold_the_target_everywhere(nats_server: N
 
 
 async def test_seen_seq_of_a_call_is_what_the_mirror_had_seen_when_it_started(nats_server: NatsServer) -> None:
-    """A call that began before the hold and ends well after it lifts nothing (SPEC 4, After)."""
+    """A call that began before the hold and ends well after it lifts nothing (Rule 4, After)."""
     async with projecting(nats_server.url) as projector, fleet(nats_server.url, 2) as (one, other):
         assert await one.ready(10) and await other.ready(10)
         await reject(one)

@@ -1,4 +1,4 @@
-"""The overlay: a replica's own folds, and what the cluster's word does to a local hold (SPEC 5.3)."""
+"""The overlay: a replica's own folds, and what the cluster's word does to a local hold (Rule 5.3)."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_release_that_came_before_the_acknowledgement_counts_when_that_comes()
 
 def test_what_the_cluster_does_not_share_goes_on_as_probation_after_its_30_s() -> None:
     """It denies no longer, but a trial is wanted, as after its own end: one rejection then holds nothing, two do
-    (SPEC 4.1 and 5.3)."""
+    (Rules 4.1 and 5.3)."""
     rig = Rig()
     rig.hold(100)
     rig.overlay.checkpoint(100)

@@ -93,7 +93,7 @@ def test_a_bad_event_is_counted_under_its_field_and_logged_and_nothing_is_raised
     ],
 )
 def test_an_outcome_of_no_target_is_an_error_for_the_caller_and_nothing_is_stored(target: Any, field: str) -> None:
-    """SPEC 1."""
+    """Rule 1."""
     mine = reporter()
     assert mine.record(target, CallOutcome(kind="ok")) == 0
     assert mine.counts.rejected == {field: 1}
@@ -115,7 +115,7 @@ anything: st.SearchStrategy[Any] = st.one_of(
 def test_whatever_a_caller_gives_what_is_taken_reads_back_from_the_log(
     kind: Any, fields: dict[str, Any], provider: Any, model: Any
 ) -> None:
-    """Our own reporter writes no poison (SPEC 2), and `record` never raises."""
+    """Our own reporter writes no poison (Rule 2), and `record` never raises."""
     mine = reporter()
     event = CallOutcome(kind=kind, **fields)
     n = mine.record(Target(provider, model), event)
@@ -127,7 +127,7 @@ def test_whatever_a_caller_gives_what_is_taken_reads_back_from_the_log(
 
 
 def test_long_text_is_cut_durations_are_whole_milliseconds_and_hints_are_at_most_30_days() -> None:
-    """SPEC 2: detail 200 characters, code 64, retry-after 30 days."""
+    """Rule 2: detail 200 characters, code 64, retry-after 30 days."""
     event = CallOutcome(
         kind="server_error",
         detail="d" * 300,
@@ -227,7 +227,7 @@ def test_a_backlog_keeps_its_bound_its_order_and_every_failure_that_fits(kinds: 
 
 
 def test_numbers_that_were_dropped_in_between_count_in_the_window() -> None:
-    """SPEC 4, Once: never more than 1,000 between the oldest unacknowledged and the newest."""
+    """Rule 4, Once: never more than 1,000 between the oldest unacknowledged and the newest."""
     backlog = Backlog(10)
     for n in (5, 900, 1004, 1005):
         backlog.add(QueuedEvent(n, TARGET, CallOutcome(kind="timeout"), 0.0))

@@ -159,7 +159,7 @@ async def test_a_repeated_or_late_or_foreign_acknowledgement_changes_nothing(nat
 
 
 async def test_nothing_older_than_the_window_is_overtaken_by_more_than_1000_numbers(nats_server: NatsServer) -> None:
-    """SPEC 4, Once: seen at the log itself, with the oldest event held back by the server."""
+    """Rule 4, Once: seen at the log itself, with the oldest event held back by the server."""
     from sickbay.router.outbox import WINDOW
 
     await prepare(nats_server.url)

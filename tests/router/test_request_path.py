@@ -39,7 +39,7 @@ class Hostile:
 
 @pytest.mark.parametrize("target", NO_TARGETS, ids=repr)
 async def test_what_is_no_target_is_let_pass_and_raises_nowhere(target: Any) -> None:
-    """SPEC 1: asking about what is no target answers `allowed`, and every step of its attempt goes on."""
+    """Rule 1: asking about what is no target answers `allowed`, and every step of its attempt goes on."""
     for sb in (sickbay.testing.standalone(), sickbay.connect("nats://127.0.0.1:1", replica="r")):
         async with sb:
             assert sb.decide(target).allowed

@@ -1,4 +1,4 @@
-"""Streams along a chain (SPEC 5.4): failover before the first content only, and nothing left behind."""
+"""Streams along a chain (Rule 5.4): failover before the first content only, and nothing left behind."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_threads_decide_attempt_and_record_and_each_outcome_is_stored_once(nats_
 
 
 def test_what_a_thread_saw_itself_holds_at_once_and_entering_an_attempt_raises_held(nats_server: NatsServer) -> None:
-    """SPEC 5.3: the overlay needs no round trip, and SPEC 4.1: two rejections."""
+    """Rule 5.3: the overlay needs no round trip, and Rule 4.1: two rejections."""
     with sickbay.sync.connect(prepared(nats_server), replica="r1") as sb:
         for _ in range(2):
             with sb.attempt(TARGET) as attempt:

@@ -1,4 +1,4 @@
-"""Chains, streams and budgets for code without an event loop (SPEC 5.4), in the caller's own thread."""
+"""Chains, streams and budgets for code without an event loop (Rule 5.4), in the caller's own thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials as routers take them: one at a time in the fleet, proof at once, nothing stuck, no herd (SPEC 5.2)."""
+"""Trials as routers take them: one at a time in the fleet, proof at once, nothing stuck, no herd (Rule 5.2)."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ async def test_with_a_breaker_and_a_degraded_hold_the_first_content_frees_the_br
 async def test_degraded_output_is_released_by_three_streams_judged_at_their_ends(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    """One at a time, each holding its lease past its first content; the third clean one releases it (SPEC 4.4)."""
+    """One at a time, each holding its lease past its first content; the third clean one releases it (Rule 4.4)."""
     policy = {"degraded": {"bad": 2, "checkable": 2, "hold_s": HOLD_S}}
     async with serving(nats_server.url, tmp_path, policy), fleet(nats_server.url, 2) as (one, other):
         for router in (one, other):
@@ -428,7 +428,7 @@ async def test_the_facade_for_threads_takes_leases_too(nats_server: NatsServer, 
 async def test_a_busy_model_that_is_really_dead_costs_one_early_trial_for_a_hold(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    """Sixteen callers on eight replicas, each answer after 0.2 s: one early call in the whole hold (SPEC 4.1)."""
+    """Sixteen callers on eight replicas, each answer after 0.2 s: one early call in the whole hold (Rule 4.1)."""
     policy = {"rejections": {"hold_s": 6.0}}
     async with serving(nats_server.url, tmp_path, policy), fleet(nats_server.url, 8) as routers:
         async with routers[3].attempt(TARGET) as attempt:

@@ -1,4 +1,4 @@
-"""Leases as the services keep them: one holder at a time, all or none, free at once when given back (SPEC 5.2)."""
+"""Leases as the services keep them: one holder at a time, all or none, free at once when given back (Rule 5.2)."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_a_lease_runs_out_unless_its_holder_renews_it(nats_client: Client,
 
 
 def test_how_long_a_lease_lasts() -> None:
-    """The attempt's limit plus 5 s in whole seconds, at most 130 s (SPEC 5.2)."""
+    """The attempt's limit plus 5 s in whole seconds, at most 130 s (Rule 5.2)."""
     trials = Policy().trials
     assert [ttl_s(ms, trials) for ms in (0, 1, 1_000, 59_001, 125_000, 600_000)] == [5, 6, 6, 65, 130, 130]
 
@@ -193,7 +193,7 @@ async def folding(url: str, name: str) -> AsyncIterator[tuple[Projector, Client]
 
 async def test_an_instance_that_has_just_started_knows_what_time_it_is_in_the_log(nats_server: NatsServer) -> None:
     """Another one was the writer a moment ago, so nothing has come by in the view, and the log's last event is older
-    than the hold: the lease of a hold that is over is given all the same (SPEC 6)."""
+    than the hold: the lease of a hold that is over is given all the same (Rule 6)."""
     outcome = CallOutcome(kind="model_unavailable", status=404)
     async with folding(nats_server.url, "box-1") as (first, client):
         await until(lambda: first.is_writer and first.fleet.policy_seq)

@@ -97,7 +97,7 @@ async def test_decide_answers_with_the_whole_counters(nats_client: Client, servi
     assert found["seq"] == seq and found["began_seq"] == seq and 590 < found["retry_in_s"] <= 600
     assert [counters["scope"] for counters in found["counters"]] == ["host", "credential", "model"]
     assert found["counters"][2]["outcomes"] == 2
-    # An empty model is no target: allowed, and said so (SPEC 1).
+    # An empty model is no target: allowed, and said so (Rule 1).
     assert (await ask(nats_client, "sickbay.v1.decide", {"provider": "h", "model": ""})).body["reason"] == "no_target"
 
 
@@ -357,7 +357,7 @@ def test_an_act_is_checked_whole() -> None:
 
 
 def test_the_scope_a_person_names() -> None:
-    """A host, a credential by its alias, a target without alias (SPEC 4.7)."""
+    """A host, a credential by its alias, a target without alias (Rule 4.7)."""
     assert scope_of("h", None).key == "h"
     assert scope_of("h#a", None).key == "h.a"
     assert scope_of("h", "m").key == "h.=.m"

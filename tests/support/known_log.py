@@ -4,7 +4,7 @@
     for seq, time_ms, subject, body in log.messages(): ...
     log.holds          # {(scope key, rule, sequence of the event that must begin it)}, once all were taken
 
-Each incident has a target of its own, so what must come of it follows from SPEC 4.1 to 4.4 without a fold.
+Each incident has a target of its own, so what must come of it follows from Rules 4.1 to 4.4 without a fold.
 """
 
 from __future__ import annotations

@@ -295,7 +295,7 @@ async def test_a_checkpoint_that_was_fetched_is_as_old_as_it_is(nats_server: Nat
         assert await mirror.wait_loaded(5)
         assert 1.1 < mirror.age_s() < 4
         assert mirror.is_stale, "nothing was heard by the feed"
-        assert not mirror.clock.heard, "times of fetched messages are not the feed's (SPEC 6)"
+        assert not mirror.clock.heard, "times of fetched messages are not the feed's (Rule 6)"
 
 
 async def test_without_a_projector_the_bucket_is_paged_ever_more_rarely(
@@ -368,7 +368,7 @@ async def test_two_thousand_entries_load_by_pages(nats_server: NatsServer, write
 
 
 def test_the_log_clock_keeps_the_largest_offset_of_sixty_seconds() -> None:
-    """Slow deliveries do not set the clock back; after 60 s an old offset is forgotten (SPEC 6)."""
+    """Slow deliveries do not set the clock back; after 60 s an old offset is forgotten (Rule 6)."""
     own_s = 100.0
     clock = LogClock(lambda: own_s, lambda: 5.0)
     assert clock.now_ms() == 5_000 and not clock.heard

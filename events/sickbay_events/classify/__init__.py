@@ -1,4 +1,4 @@
-"""What one answer of a provider says, and about whom (SPEC section 3). Pure and total."""
+"""What one answer of a provider says, and about whom (Rule 3). Pure and total."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open a 2xx body: find the error in it, or gather the answer and have it judged (SPEC 3).
+"""Open a 2xx body: find the error in it, or gather the answer and have it judged (Rule 3).
 
 Known shapes: chat completions, responses, messages, Gemini, Ollama, Cohere, Bedrock Converse, DashScope, Workers
 AI, TGI, llama.cpp; each whole, as server-sent events or as lines of JSON.

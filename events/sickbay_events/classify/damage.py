@@ -1,4 +1,4 @@
-"""Damage in text: encodings applied twice, replacement characters, a chat template's own marks, loops (SPEC 3)."""
+"""Damage in text: encodings applied twice, replacement characters, a chat template's own marks, loops (Rule 3)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One reader for every known shape of error envelope: bytes and headers in, codes and sentences out.
 
-It decides nothing. Rules look at what it found (SPEC 3: structured fields before sentences, JSON before text).
+It decides nothing. Rules look at what it found (Rule 3: structured fields before sentences, JSON before text).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 HEAD_BYTES: Final = 48 * 1024
 TAIL_BYTES: Final = 16 * 1024
 """A longer body is read as its first 48 KiB and its last 16 KiB: an error stands at the head, while a stream
-says at its tail how it ended. Together they are the 64 KiB of SPEC 3."""
+says at its tail how it ended. Together they are the 64 KiB of Rule 3."""
 SENTENCE_CHARS: Final = 4096
 """Sentences are looked for in this much text; provider messages are shorter, quoted documents are not."""
 FIELD_CHARS: Final = 2048

@@ -152,7 +152,7 @@ _SHAPES: Final = {
     "opencode_zen": "error_object",
 }
 PROVIDER_RULES: Final[dict[str, frozenset[str]]] = {name: frozenset(row.split()) for name, row in _SHAPES.items()}
-"""The outlines in which a family is known to say 401, 403 and 404. Any other is a stranger's (SPEC 3)."""
+"""The outlines in which a family is known to say 401, 403 and 404. Any other is a stranger's (Rule 3)."""
 
 _KNOWN: Final = frozenset(PROVIDER_RULES) | {family for _, family in HOSTS} | frozenset(PORTS.values())
 

@@ -7,8 +7,7 @@ from typing import Final
 
 from ..kinds import KINDS, Kind, ScopeName
 from ..verdict import Verdict
-from . import families, models, rules
-from . import provider_rules as provider_rules
+from . import families, models, provider_rules, rules
 from .envelope import Envelope
 from .message_patterns import SENTENCES
 from .retry_after import retry_after
@@ -177,7 +176,7 @@ def _in(part: str, text: str) -> bool:
 
 
 def _is_foreign(envelope: Envelope, family: str, *, weak: bool) -> bool:
-    """A 401, 403 or 404 that this family never says in this shape comes from the network in between (SPEC 3)."""
+    """A 401, 403 or 404 that this family never says in this shape comes from the network in between (Rule 3)."""
     if envelope.shape == "empty" and envelope.status == 404:
         return False
     if envelope.status not in _STRANGER_STATUSES or family not in families.PROVIDER_RULES or envelope.shape == "inside":

@@ -1,6 +1,6 @@
 """Does a sentence say that a model does not exist, and is it ours that it names?
 
-A model counts as named only whole: a longer id that starts with ours is another model (SPEC 3).
+A model counts as named only whole: a longer id that starts with ours is another model (Rule 3).
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def judge_output(
     raw: bytes | None = None,
     content_type: str = "",
 ) -> Verdict:
-    """Judge the text of one answer (SPEC 3). Never raises; reads at most 64 KiB of text and of bytes.
+    """Judge the text of one answer (Rule 3). Never raises; reads at most 64 KiB of text and of bytes.
 
     `raw` is the body as received and `content_type` its header: with them, damage that is not in the bytes is
     `own_decoding`. `prompt_ascii` says whether the prompt was pure ASCII (None: not known), `client_capped` whether
@@ -176,7 +176,7 @@ def _damage(text: str, source: DamageEvidence) -> Verdict | None:
 
 
 def _encoding(signature: str, source: DamageEvidence) -> Verdict:
-    """Blame the pipe first: what the bytes do not show, the router did itself (SPEC 3)."""
+    """Blame the pipe first: what the bytes do not show, the router did itself (Rule 3)."""
     if source.raw is not None and not _in_bytes(signature, source.raw, source.content_type):
         return Verdict(kind="mangled_output", scope="none", signature="own_decoding", attributable=False)
     return _mangled(signature, "host", source)

@@ -1,4 +1,4 @@
-"""When may one come back: what headers and body say, in seconds (SPEC 4.2).
+"""When may one come back: what headers and body say, in seconds (Rule 4.2).
 
 The function reads no clock. A date is counted from the answer's own Date header, and says nothing without it.
 """

@@ -1,6 +1,6 @@
 """What a history keeps of each event: increments to counts, and steps to keep one by one.
 
-A projection of its own over the log (SPEC 7): `History` takes what a fold took and concluded and gives pages of
+A projection of its own over the log (Rule 7): `History` takes what a fold took and concluded and gives pages of
 increments. It does not depend on how the log was cut into batches: a page ends only where log time enters a new hour,
 which is where whoever keeps the counts rolls old ones up, or where somebody takes what there is.
 
@@ -144,7 +144,7 @@ class History:
         cause_seq = next_told.cause_seq if next_told is not None else _NEVER
         now_ms = self.time_ms
         for subject, event, seq, time_ms in zip(subjects, events, seqs, times_ms, strict=True):
-            if time_ms > now_ms or now_ms - time_ms >= STEP_BACK_MS:  # log time, as the fold has it (SPEC 6)
+            if time_ms > now_ms or now_ms - time_ms >= STEP_BACK_MS:  # log time, as the fold has it (Rule 6)
                 now_ms = time_ms
                 if now_ms - self.rolled_ms >= HOUR_MS:
                     self._turn(now_ms)
@@ -299,7 +299,7 @@ def _is_boot(event_id: str) -> bool:
 
 
 def _of_route(page: Page, event: CallOutcome, minute_ms: int) -> None:
-    """One attempt of a call of a chain (SPEC 4.5, sustained fallback)."""
+    """One attempt of a call of a chain (Rule 4.5, sustained fallback)."""
     name = (event.route or "")[:NAME_CHARS_MAX]
     counts = page.routes.get((name, minute_ms))
     if counts is None:

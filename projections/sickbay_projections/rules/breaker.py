@@ -1,4 +1,4 @@
-"""Faults -> breaker: consecutive ones, or their share of a window (SPEC 4.3)."""
+"""Faults -> breaker: consecutive ones, or their share of a window (Rule 4.3)."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _count(case: FoldContext, state: ScopeState) -> None:
 
 
 def _weigh(case: FoldContext, state: ScopeState, faults: Faults) -> None:
-    """Open if a threshold is reached and it is not one replica's word against others (SPEC 4, Two witnesses)."""
+    """Open if a threshold is reached and it is not one replica's word against others (Rule 4, Two witnesses)."""
     limits, seen = case.limits, faults.witnesses
     confirms = witnesses.is_second(seen, case.replica)
     is_run, attempts = (

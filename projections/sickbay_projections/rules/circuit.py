@@ -1,4 +1,4 @@
-"""Holds of the breaker, of a model or wider: how long they are, how they open and close (SPEC 4.3)."""
+"""Holds of the breaker, of a model or wider: how long they are, how they open and close (Rule 4.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of SPEC section 4 as data: what each group of outcomes does in each column."""
+"""The table of Rule 4 as data: what each group of outcomes does in each column."""
 
 from __future__ import annotations
 
@@ -109,4 +109,4 @@ TABLE: Final[dict[Group, KindRow]] = {
 }
 GROUPS: Final[dict[Kind, Group]] = {kind: row.group for kind, row in KINDS.items()}
 REPEATABLE: Final[frozenset[Kind]] = frozenset({"empty_output", "malformed_output", "timeout", "truncated"})
-"""Kinds that count once for one request (SPEC 4, Same request)."""
+"""Kinds that count once for one request (Rule 4, Same request)."""

@@ -53,7 +53,7 @@ class FoldContext:
     """Token of the replica's name."""
     event: CallOutcome
     kind: Kind
-    """The event's kind, after the rules of SPEC 3 on who is to blame."""
+    """The event's kind, after the rules of Rule 3 on who is to blame."""
     group: Group
     is_attempt: bool
     """False for a first content: it proves something and is counted nowhere."""

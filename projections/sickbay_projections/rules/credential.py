@@ -1,4 +1,4 @@
-"""Refused credentials -> strikes -> a hold of the credential -> probation (SPEC 4.1, Credential strikes)."""
+"""Refused credentials -> strikes -> a hold of the credential -> probation (Rule 4.1, Credential strikes)."""
 
 from __future__ import annotations
 

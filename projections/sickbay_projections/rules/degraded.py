@@ -1,4 +1,4 @@
-"""Degraded output -> a hold of the model, or of the host for damaged encoding -> probation (SPEC 4.4).
+"""Degraded output -> a hold of the model, or of the host for damaged encoding -> probation (Rule 4.4).
 
 Held like a breaker: 30 s doubling to 10 min, to the millisecond (a hold of one fleet needs no jitter: what keeps
 its end from being a herd are the leases of its trials).
@@ -160,7 +160,7 @@ def _weigh(
     is_enough: bool,
     is_encoding: bool,
 ) -> bool:
-    """Hold if the threshold is reached and it is not one replica's word against others (SPEC 4, Two witnesses)."""
+    """Hold if the threshold is reached and it is not one replica's word against others (Rule 4, Two witnesses)."""
     confirms = witnesses.is_second(seen, case.replica)
     if not is_enough and not confirms:
         return False

@@ -16,7 +16,7 @@ REQUESTS_MAX: Final = 128
 
 
 def as_outcome(event: CallAnswered | ProbeResult) -> CallOutcome:
-    """A first content as a success, a leased probe as the outcome of its kind (SPEC 2 and 4)."""
+    """A first content as a success, a leased probe as the outcome of its kind (Rules 2 and 4)."""
     if isinstance(event, CallAnswered):
         return CallOutcome(kind="ok", queued_ms=event.queued_ms, seen_seq=event.seen_seq, trial=event.trial)
     return CallOutcome(
@@ -31,7 +31,7 @@ def as_outcome(event: CallAnswered | ProbeResult) -> CallOutcome:
 
 
 def judged(event: CallOutcome, limits: RuleLimits, *, overlay: bool) -> Kind:
-    """The kind as it counts: a caller's own doing, and what holds for nobody, is `unknown` (SPEC 3)."""
+    """The kind as it counts: a caller's own doing, and what holds for nobody, is `unknown` (Rule 3)."""
     kind = event.kind
     if event.scope == "none" and kind != "ok":
         return "unknown"

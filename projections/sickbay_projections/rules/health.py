@@ -1,8 +1,8 @@
-"""Health: one word for people, with the age of its evidence (SPEC 4.6).
+"""Health: one word for people, with the age of its evidence (Rule 4.6).
 
 A function of the state and a log time: whoever asks computes it. The state keeps the word as it was last told, so
 that an event which changes it says so. Newest evidence that speaks against a target makes it `degraded` until
-something good comes or a day is over; a hold of its credential is `unhealthy`: SPEC has no word of its own for either.
+something good comes or a day is over; a hold of its credential is `unhealthy` (Rule 4.6).
 """
 
 from __future__ import annotations

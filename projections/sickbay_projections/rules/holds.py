@@ -1,4 +1,4 @@
-"""Holds, whatever their rule: how they begin, what comes after them, how they are over (SPEC 4)."""
+"""Holds, whatever their rule: how they begin, what comes after them, how they are over (Rule 4)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def begin(case: FoldContext, node: Node, hold: Hold, numbers: dict[str, int]) ->
 
 
 def nth(state: ScopeState, rule: str, now_ms: int, limits: RuleLimits) -> int:
-    """How many holds in a row the next one makes: forgotten after 10 min without a hold (SPEC 4, Growth)."""
+    """How many holds in a row the next one makes: forgotten after 10 min without a hold (Rule 4, Growth)."""
     hold = (state.holds or {}).get(rule)
     if hold is not None:
         return hold.nth + 1
@@ -84,7 +84,7 @@ def lift(case: FoldContext, node: Node, hold: Hold, by: str = "success") -> None
 
 
 def cut_short(store: Store, node: Node, rule: str, seq: int, now_ms: int) -> bool:
-    """A hold of an overlay ends now, before its end, and goes on as probation if it is one with proof (SPEC 5.3);
+    """A hold of an overlay ends now, before its end, and goes on as probation if it is one with proof (Rule 5.3);
     False if it has ended. The cluster's ends only grow."""
     hold = (node.state.holds or {}).get(rule)
     if hold is None or now_ms >= hold.end_ms:
@@ -118,7 +118,7 @@ def expire(case: FoldContext, node: Node) -> None:
 def note_evidence(case: FoldContext, node: Node) -> None:
     """An outcome that is not neutral: holds on probation stay on probation for another hour.
 
-    But not a hold for degraded output, which an hour on probation ends (SPEC 4.4): who never asks for a lease can
+    But not a hold for degraded output, which an hour on probation ends (Rule 4.4): who never asks for a lease can
     never prove three clean trials.
     """
     state = node.state

@@ -120,9 +120,9 @@ def good_health(case: FoldContext, node: Node, event: CallOutcome, at: tuple[int
 
 
 def mark(node: Node) -> None:
-    """Say what the next success of a target may do: its `fast_path_from_seq`, and whether it `has_pending_evidence` more than a count.
+    """Say what the next success of a target may do: `fast_path_from_seq` and `has_pending_evidence`.
 
-    A function of the state and the policy, kept with the node: `Store.invalidate_fast_path` says when it has to be found anew.
+    A function of the state and the policy, kept with the node: `Store.invalidate_fast_path` says when it is found anew.
     """
     node.fast_path_from_seq, node.has_pending_evidence = NEVER, False
     state, host, wide = node.state, node.host, node.credential

@@ -1,4 +1,4 @@
-"""Operators' acts: hold, allow, clear (SPEC 4.7). One record a scope; what lies below compares when it is folded."""
+"""Operators' acts: hold, allow, clear (Rule 4.7). One record a scope; what lies below compares when it is folded."""
 
 from __future__ import annotations
 

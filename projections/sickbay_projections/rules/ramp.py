@@ -1,4 +1,4 @@
-"""After a hold replicas come back by shares of a ring, so that nothing recovers in a herd (SPEC 5.2)."""
+"""After a hold replicas come back by shares of a ring, so that nothing recovers in a herd (Rule 5.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rejections that name the model -> strikes -> quarantine -> probation (SPEC 4.1)."""
+"""Rejections that name the model -> strikes -> quarantine -> probation (Rule 4.1)."""
 
 from __future__ import annotations
 

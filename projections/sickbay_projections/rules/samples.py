@@ -1,4 +1,4 @@
-"""What an answer says of a target's output, and the shares that such samples make (SPEC 4.4)."""
+"""What an answer says of a target's output, and the shares that such samples make (Rule 4.4)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def says(case: FoldContext) -> Says:
     """What this outcome is as a sample.
 
     Damaged encoding that may be an echo of the prompt proves nothing: a model that echoes what it was given
-    behaves correctly (SPEC 3).
+    behaves correctly (Rule 3).
     """
     if case.row.sample == "none":
         return "nothing"

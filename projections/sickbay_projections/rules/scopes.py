@@ -14,7 +14,7 @@ from .context import FoldContext
 def spoken_of(case: FoldContext) -> Node:
     """The scope that a throttle or a refused credential is about: as classified, the model or its credential.
 
-    A provider without an alias may stand for many credentials: the model then (SPEC 1). Never a host.
+    A provider without an alias may stand for many credentials: the model then (Rule 1). Never a host.
     """
     credential = case.node.credential
     if credential is None or (case.event.scope or KINDS[case.kind].scope) == "model":

@@ -1,4 +1,4 @@
-"""When models of one credential fail alike, the credential or its host opens as one (SPEC 4.3, Spread)."""
+"""When models of one credential fail alike, the credential or its host opens as one (Rule 4.3, Spread)."""
 
 from __future__ import annotations
 

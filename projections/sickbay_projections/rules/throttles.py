@@ -1,4 +1,4 @@
-"""Throttles: rate limits and spent allowances -> throttle -> ramp (SPEC 4.2)."""
+"""Throttles: rate limits and spent allowances -> throttle -> ramp (Rule 4.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings: what is worth a person's look and gates nothing (SPEC 4.5).
+"""Warnings: what is worth a person's look and gates nothing (Rule 4.5).
 
 Hours and days are buckets of log time. An outcome that waited over an hour in its reporter is no part of any of them.
 """
@@ -116,7 +116,7 @@ def _no_charset(case: FoldContext) -> None:
 
 
 def _own_decoding(case: FoldContext) -> None:
-    """Damage that is not in the bytes as received is that router's own fault (SPEC 3)."""
+    """Damage that is not in the bytes as received is that router's own fault (Rule 3)."""
     replica, hour = case.store.replica(case.replica), case.now_ms // HOUR_MS
     if replica.warned_hour != hour:
         replica.warned_hour = hour

@@ -1,4 +1,4 @@
-"""Two witnesses (SPEC 4): one replica's word holds the fleet only if nobody else had a good answer."""
+"""Two witnesses (Rule 4): one replica's word holds the fleet only if nobody else had a good answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def note_good(state: ScopeState, replica: str, now_ms: int) -> None:
 
 
 def note_clean(state: ScopeState, replica: str, now_ms: int) -> None:
-    """A replica had a clean sample of this scope, the good answer of SPEC 4.4."""
+    """A replica had a clean sample of this scope, the good answer of Rule 4.4."""
     if state.clean_by != replica:
         state.other_clean_ms, state.clean_by = state.clean_ms, replica
     state.clean_ms = now_ms

@@ -1,4 +1,4 @@
-"""What keeps the state small, and a clock that steps back (SPEC 4.8 and 6)."""
+"""What keeps the state small, and a clock that steps back (Rules 4.8 and 6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts by bucket where there are any: `[bucket, count, bucket, count, ...]`, oldest first (SPEC 4, Windows).
+"""Counts by bucket where there are any: `[bucket, count, bucket, count, ...]`, oldest first (Rule 4, Windows).
 
 For windows of many buckets of which most are empty. A bucket is floor(log time / size); a window of n buckets is
 the current one and the n-1 before. What is too old leaves when a new bucket begins, so time alone costs nothing.

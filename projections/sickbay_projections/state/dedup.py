@@ -1,4 +1,4 @@
-"""The rule Once (SPEC 4): an event that was seen before, or lies below the window, changes nothing."""
+"""The rule Once (Rule 4): an event that was seen before, or lies below the window, changes nothing."""
 
 from __future__ import annotations
 

@@ -12,19 +12,19 @@ from sickbay_events.policy import BreakerPolicy, Policy
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 OVERRIDE_MS_MAX = 30 * DAY_MS
-"""An operator's hold or allow ends at most this far ahead (SPEC 4.7)."""
+"""An operator's hold or allow ends at most this far ahead (Rule 4.7)."""
 STEP_BACK_MS = 2_000
-"""A log clock that steps back by less stands still; a larger step is believed (SPEC 6)."""
+"""A log clock that steps back by less stands still; a larger step is believed (Rule 6)."""
 UNHEARD_MS = 2 * DAY_MS
-"""A boot or a replica not heard of for this long is dropped (SPEC 4, Once)."""
+"""A boot or a replica not heard of for this long is dropped (Rule 4, Once)."""
 BOOTS_MAX = 64
 ONCE_BITS = 1_024
 NEUTRAL_TRIALS = 3
-"""Leased trials in a row that tell nothing, after which a hold begins again (SPEC 4)."""
+"""Leased trials in a row that tell nothing, after which a hold begins again (Rule 4)."""
 BUCKETS = 6
-"""Buckets of the breaker's window (SPEC 4.3)."""
+"""Buckets of the breaker's window (Rule 4.3)."""
 SAMPLE_BUCKETS = 30
-"""Buckets of the window of samples (SPEC 4.4)."""
+"""Buckets of the window of samples (Rule 4.4)."""
 CLEAR_SHOWN_MS = 600_000
 RELEASE_SHOWN_MS = 60_000
 
@@ -201,7 +201,7 @@ def _breaker(breaker: BreakerPolicy) -> dict[str, Any]:
 
 
 def grown_ms(first_ms: int, growth_milli: int, holds: int, cap_ms: int) -> int:
-    """Length of the `holds`-th hold in a row: growth counts holds and stops at the cap (SPEC 4, Growth)."""
+    """Length of the `holds`-th hold in a row: growth counts holds and stops at the cap (Rule 4, Growth)."""
     length_ms = first_ms
     for _ in range(holds - 1):
         if length_ms >= cap_ms or growth_milli <= 1000:

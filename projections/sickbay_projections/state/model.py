@@ -34,7 +34,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Hold(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """One hold of one rule; `began_seq` is its name (SPEC 4, Holds)."""
+    """One hold of one rule; `began_seq` is its name (Rule 4, Holds)."""
 
     rule: str
     began_seq: int
@@ -49,7 +49,7 @@ class Hold(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     count: int = 0
     """Strikes, faults or bad samples behind it, as they stood when it began."""
     of: int = 0
-    """Checkable answers of which those were a share (SPEC 4.4)."""
+    """Checkable answers of which those were a share (Rule 4.4)."""
     encoding: bool = False
     """It is for damaged encoding."""
     by: str = ""
@@ -69,9 +69,9 @@ class Hold(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     neutral: int = 0
     """Leased trials in a row that told nothing."""
     early: bool = False
-    """One early trial is due before the end (SPEC 4.1)."""
+    """One early trial is due before the end (Rule 4.1)."""
     trial_ms: int = 0
-    """Newest early trial that told something; 0: none yet (SPEC 4.2)."""
+    """Newest early trial that told something; 0: none yet (Rule 4.2)."""
     ramp_ms: int = 0
     """Length of the ramp after its end, during which it keeps its place here; only a throttle's."""
 
@@ -88,7 +88,7 @@ class Past(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Operator(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """The newest override of a scope, until it expires or is cleared (SPEC 4.7)."""
+    """The newest override of a scope, until it expires or is cleared (Rule 4.7)."""
 
     allow: bool
     seq: int
@@ -99,7 +99,7 @@ class Operator(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Witnesses(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Who has seen the like (SPEC 4, Two witnesses). Replicas are named by their tokens."""
+    """Who has seen the like (Rule 4, Two witnesses). Replicas are named by their tokens."""
 
     likes: dict[str, int] = {}
     """Replica -> log time of its newest like event with no good answer of its own after it."""
@@ -112,7 +112,7 @@ class Witnesses(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Strikes(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Strikes of a target (SPEC 4.1)."""
+    """Strikes of a target (Rule 4.1)."""
 
     newest_ms: int = 0
     plain: dict[str, int] = {}
@@ -125,7 +125,7 @@ class Strikes(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Faults(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Faults of a target that do not hold it (SPEC 4.3). Windows are as in `window`; replicas are named by tokens."""
+    """Faults of a target that do not hold it (Rule 4.3). Windows are as in `window`; replicas are named by tokens."""
 
     run_ms: list[int] = []
     """Log times of the newest consecutive faults, the newest last; `run_by` names the replica of each."""
@@ -138,7 +138,7 @@ class Faults(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Bad(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Bad samples of a scope that do not hold it (SPEC 4.4). Windows are as in `buckets`."""
+    """Bad samples of a scope that do not hold it (Rule 4.4). Windows are as in `buckets`."""
 
     by: dict[str, list[int]] = {}
     """Replica -> window of its bad samples; "" stands for all replicas beyond the first 16."""
@@ -146,7 +146,7 @@ class Bad(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Sightings(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Sightings of one signature (SPEC 4.5). Hours are floor(log time / 1 h)."""
+    """Sightings of one signature (Rule 4.5). Hours are floor(log time / 1 h)."""
 
     counts: list[int]
     """By hour, as in `buckets`."""
@@ -156,7 +156,7 @@ class Sightings(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Notices(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """What may be worth a person's look at a scope (SPEC 4.5)."""
+    """What may be worth a person's look at a scope (Rule 4.5)."""
 
     signatures: dict[str, Sightings] = {}
     """By the signature's token."""
@@ -167,7 +167,7 @@ class Notices(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class ProbeState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Newest active checks (SPEC 4.6); log times, 0: none, or a success came after it."""
+    """Newest active checks (Rule 4.6); log times, 0: none, or a success came after it."""
 
     live_ms: int = 0
     """Newest liveness check that passed."""
@@ -181,7 +181,7 @@ class ProbeState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Throttling(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Throttles of a scope that do not hold the fleet (SPEC 4.2). Replicas are named by their tokens."""
+    """Throttles of a scope that do not hold the fleet (Rule 4.2). Replicas are named by their tokens."""
 
     at_ms: list[int] = []
     """Log times of the newest throttles with no answer since, the newest last; `by` names the replica of each."""
@@ -191,7 +191,7 @@ class Throttling(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Refusals(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Strikes of a credential (SPEC 4.1)."""
+    """Strikes of a credential (Rule 4.1)."""
 
     newest_ms: int = 0
     by: dict[str, int] = {}
@@ -199,7 +199,7 @@ class Refusals(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Ramp(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Replicas come back by shares of a ring (SPEC 5.2)."""
+    """Replicas come back by shares of a ring (Rule 5.2)."""
 
     rule: str
     """The rule whose hold came before it."""
@@ -225,7 +225,7 @@ class ScopeState(msgspec.Struct, omit_defaults=True, gc=False):
     other_good_ms: int = 0
     other_good_by: str = ""
     clean_ms: int = 0
-    """The same of clean samples: good answers that could be checked (SPEC 4.4)."""
+    """The same of clean samples: good answers that could be checked (Rule 4.4)."""
     clean_by: str = ""
     other_clean_ms: int = 0
     bad_kind: str | None = None
@@ -251,10 +251,10 @@ class ScopeState(msgspec.Struct, omit_defaults=True, gc=False):
     notices: Notices | None = None
     probes: ProbeState | None = None
     against_ms: int = 0
-    """Newest evidence that spoke against the target, and whether nothing good came after it (SPEC 4.6)."""
+    """Newest evidence that spoke against the target, and whether nothing good came after it (Rule 4.6)."""
     is_against: bool = False
     word: str = "unknown"
-    """Health as it was last told (SPEC 4.6), and since when."""
+    """Health as it was last told (Rule 4.6), and since when."""
     word_ms: int = 0
     ramp: Ramp | None = None
     operator: Operator | None = None
@@ -291,7 +291,7 @@ class Replica:
         self.hour = 0
         self.new_targets = 0
         self.warned_hour = -1
-        """The last hour that warned of its own decoding (SPEC 4.5)."""
+        """The last hour that warned of its own decoding (Rule 4.5)."""
         self.boots: dict[str, Boot] = {}
         self.dirty = True
         self.hashed = 0
@@ -316,7 +316,7 @@ class Replica:
 
 
 class Route:
-    """Answers to the calls of one chain in one hour of log time (SPEC 4.5). `key` is the token of its name."""
+    """Answers to the calls of one chain in one hour of log time (Rule 4.5). `key` is the token of its name."""
 
     __slots__ = ("answers", "by_fallback", "dirty", "hashed", "hour", "key", "warned")
 
@@ -350,18 +350,18 @@ class Node:
     """One scope with its state, and links and marks that are no part of it."""
 
     __slots__ = (
-        "calm_ms",
         "children",
         "credential",
         "dirty",
         "due_ms",
-        "fence",
+        "fast_path_from_seq",
         "gone",
+        "has_pending_evidence",
         "hashed",
+        "health_unchanged_until_ms",
         "host",
         "key",
         "limits",
-        "owes",
         "scope",
         "state",
     )

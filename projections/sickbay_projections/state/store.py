@@ -1,4 +1,4 @@
-"""Where the states live: nodes and replicas, what changed in them, and who leaves when (SPEC 4.8 and 6)."""
+"""Where the states live: nodes and replicas, what changed in them, and who leaves when (Rules 4.8 and 6)."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ class Store:
             self._drop(node, now_ms)
 
     def step_back(self, seq: int, now_ms: int) -> None:
-        """The log's clock went back by more than 2 s: it is believed (SPEC 6)."""
+        """The log's clock went back by more than 2 s: it is believed (Rule 6)."""
         self.swept_hour = min(self.swept_hour, now_ms // HOUR_MS)
         for node in self.nodes.values():
             before = bounds.ends(node.state)

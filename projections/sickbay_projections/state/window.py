@@ -1,4 +1,4 @@
-"""Counts in a window of six buckets (SPEC 4, Windows): `[bucket, now, one before, ..., five before]`.
+"""Counts in a window of six buckets (Rule 4, Windows): `[bucket, now, one before, ..., five before]`.
 
 A bucket is floor(log time / size); the window is the current one and the five before. A list turns when it is
 next counted in or summed, so time alone costs nothing.

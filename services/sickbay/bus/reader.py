@@ -337,7 +337,7 @@ class LogReader:
         return True
 
     async def _gap(self, api: JetStreamApi, first: int, last: int) -> Gap | None:
-        """Ask the stream once for what is missing (SPEC 7); None if it has it after all."""
+        """Ask the stream once for what is missing (Rule 7); None if it has it after all."""
         there = await api.message_at(self.stream, first, or_next=True)
         if there is not None and there.seq <= last:
             return None

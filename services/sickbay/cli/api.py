@@ -1,4 +1,4 @@
-"""Commands of the HTTP interface: `sickbay api` runs it alone, `sickbay token_command` makes who may use it."""
+"""Commands of the HTTP interface: `sickbay api` runs it alone, `sickbay token` makes who may use it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROLES: Final = ("report", "read", "operate")
 def add(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(api)
-    app.command()(token_command)
+    app.command("token")(token_command)
 
 
 def api(

@@ -98,7 +98,7 @@ async def export_log(client: Client, file: Path, *, first: int = 1, last: int | 
 
 async def _write_lost_control_events(client: Client, begin: int, write: Any, found: dict[str, int]) -> None:
     """Policies and operators' acts whose copies the log has lost, right below its first event: as a rebuild folds
-    them (SPEC 7), so that a replay of the file knows what a rebuild knows."""
+    them (Rule 7), so that a replay of the file knows what a rebuild knows."""
     lost = await lost_control_events(client, begin)
     for seq, message in enumerate(lost, begin - len(lost)):
         write(LogLine.of(seq, message.time_ns, message.subject, headers_of(message.headers), message.payload))

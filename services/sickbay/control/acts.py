@@ -32,7 +32,7 @@ ACK_TIMEOUT_S: Final = 5.0
 FORCE_TIMEOUT_S: Final = 2.0
 NO_SERVICE: Final = "no service answers; it will be once `sickbay serve` runs"
 UNTIL_MAX_S: Final = 30 * 86_400
-"""An override that lasts longer is cut to this by the fold (SPEC 2)."""
+"""An override that lasts longer is cut to this by the fold (Rule 2)."""
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION: Final = re.compile(r"(?:(\d+(?:\.\d+)?)([smhd]))")
 DURATION_FORM: Final = "a number with s, m, h or d, such as 90s, 30m or 1h30m"
@@ -79,7 +79,7 @@ class Force(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scope_of(provider: str, model: str | None) -> Scope:
-    """The scope a person names: a host, a credential (`host#alias`), or a model there (SPEC 4.7).
+    """The scope a person names: a host, a credential (`host#alias`), or a model there (Rule 4.7).
 
     Raises `ActRefused` naming the field.
     """

@@ -1,4 +1,4 @@
-"""The policy as operators handle it: read with the sequence that names it, compared, and set (SPEC 7).
+"""The policy as operators handle it: read with the sequence that names it, compared, and set (Rule 7).
 
     standing = await standing_policy(client)
     done = await set_policy(client, policy, expect=standing.seq, reason="a busy week", actor="ana")

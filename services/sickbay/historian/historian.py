@@ -286,7 +286,7 @@ class Historian:
 
 
 async def _check_log(client: Client, log: StreamAt, position: Position) -> None:
-    """Raise `_AnotherLog` if the history is not of this log (SPEC 7)."""
+    """Raise `_AnotherLog` if the history is not of this log (Rule 7)."""
     if position.log_created and position.log_created != log.created_at:
         raise _AnotherLog(f"it is of the log created {position.log_created}, this one was created {log.created_at}")
     if position.seq > log.last_seq:

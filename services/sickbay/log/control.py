@@ -22,7 +22,7 @@ _REQUEST_S: Final = 5.0
 
 
 async def lost_control_events(client: Client, first_seq: int) -> list[StoredMessage]:
-    """Control events whose copy lay in the log before `first_seq` and is gone, oldest first (SPEC 7).
+    """Control events whose copy lay in the log before `first_seq` and is gone, oldest first (Rule 7).
 
     Raises `BusError`, `nats.errors.Error` or `TimeoutError`.
     """

@@ -1,4 +1,4 @@
-"""A log as a file: one JSON object a line, optionally compressed with zstd or gzip (SPEC section 7).
+"""A log as a file: one JSON object a line, optionally compressed with zstd or gzip (Rule 7).
 
     with open_writer(Path("log.jsonl.zst")) as write:
         write(LogLine.of(seq, time_ns, subject, headers, payload))

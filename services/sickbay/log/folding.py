@@ -3,7 +3,7 @@
     replayed = replay(LogFile(Path("log.jsonl.zst")))
     replayed.fleet, replayed.derived, replayed.poison
 
-The same decoding, the same fold, the same treatment of poison and gaps as live (SPEC section 7). A `Folding` goes
+The same decoding, the same fold, the same treatment of poison and gaps as live (Rule 7). A `Folding` goes
 through a log once, stops at a `Bound`, and shows its state to whoever wants to look at it on the way.
 """
 

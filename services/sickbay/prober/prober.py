@@ -1,6 +1,6 @@
 """The prober: targets that nobody calls are checked (`checks`), and the results go into the log.
 
-Where calls are evidence nothing is probed (SPEC 4.6). A readiness probe of a held target runs under the same lease as
+Where calls are evidence nothing is probed (Rule 4.6). A readiness probe of a held target runs under the same lease as
 any trial.
 """
 

@@ -23,8 +23,8 @@ class Counters:
         self.is_live = False
 
     def count(self, batch: DecodedBatch, bad: Sequence[str], others: int, passed_over: Mapping[int, str]) -> None:
-        """Take the outcomes of a batch: `bad` are the kinds of those that are not ok, `others` are no outcomes, `passed_over`
-        says what the fold left out, by sequence."""
+        """Take the outcomes of a batch: `bad` are the kinds of those that are not ok, `others` are no outcomes,
+        `passed_over` says what the fold left out, by sequence."""
         if not self.is_live:
             return
         if passed_over and "repeated" in passed_over.values():

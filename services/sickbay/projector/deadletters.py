@@ -1,4 +1,4 @@
-"""Events that could not be read, noted for people: where they are, why, and how they begin (SPEC section 2)."""
+"""Events that could not be read, noted for people: where they are, why, and how they begin (Rule 2)."""
 
 from __future__ import annotations
 

@@ -350,7 +350,7 @@ class GateWriter:
         return _encode(entry), RELEASED_S
 
     def now_ms(self) -> int:
-        """Log time now (SPEC 6); this process's wall clock until the server has told its own."""
+        """Log time now (Rule 6); this process's wall clock until the server has told its own."""
         return self._view.clock.now_ms()
 
 

@@ -32,7 +32,7 @@ from .story import BorrowedConnection
 
 REQUEST_S: Final = 5.0
 SETTLED_MS: Final = 48 * 3_600_000
-"""What was unheard of for so long has left every state (SPEC 4.8): a fold that began later knows all that counts."""
+"""What was unheard of for so long has left every state (Rule 4.8): a fold that began later knows all that counts."""
 _NO_SUCH_STREAM: Final = 503
 
 
@@ -193,7 +193,7 @@ async def fold_live(
 
 
 def _chunk(lost: list[StoredMessage], before_seq: int) -> Chunk:
-    """Control events under the sequences that lie right below the log's first, as a rebuild folds them (SPEC 7)."""
+    """Control events under the sequences that lie right below the log's first, as a rebuild folds them (Rule 7)."""
     return Chunk(
         subjects=[message.subject.encode() for message in lost],
         seqs=list(range(before_seq - len(lost), before_seq)),

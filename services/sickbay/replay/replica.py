@@ -2,7 +2,7 @@
 
     seen = await seen_by(client, target, "router-2", fleet, at_ms)
 
-The cluster tells every replica the same; what differs is its share of a ramp and its overlay (SPEC 5.3). The overlay
+The cluster tells every replica the same; what differs is its share of a ramp and its overlay (Rule 5.3). The overlay
 is folded anew, under the policy in force, from the replica's own outcomes in the log, up to the position of the
 fleet's state. It is what the replica would have held by itself; what only its process knew (which of its own trials a
 call was, what the cluster's word ended) the log does not say.

@@ -130,7 +130,7 @@ class _Story:
         if isinstance(event, CallOutcome) and not effects:
             effects += _counted(event, document)
         if isinstance(event, Override) and not effects:
-            # A scope's override is one record; what lies below compares with it when it is next asked (SPEC 4.7).
+            # A scope's override is one record; what lies below compares with it when it is next asked (Rule 4.7).
             effects.append(_ACTS[event.action].format(until=(event.until or "")[11:19]))
         if effects or not _is_quiet(event):
             replica = address.replica if address is not None else ""

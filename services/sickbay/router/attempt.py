@@ -68,7 +68,7 @@ class AttemptHost(Protocol):
 
     @property
     def impatience_s(self) -> float:
-        """A call cancelled without first content after this long was too slow (SPEC 3)."""
+        """A call cancelled without first content after this long was too slow (Rule 3)."""
         ...
 
     @property
@@ -272,7 +272,7 @@ class Attempt:
                 verdict = raised
         verdict = verdict or UNCHECKED
         if verdict.kind == "cancelled" and self._ttft_s is None and took_s > self._desk.impatience_s:
-            # Given up after a long wait for nothing: too slow (SPEC 3).
+            # Given up after a long wait for nothing: too slow (Rule 3).
             return Verdict(kind="timeout", scope="model", signature="cancelled")
         return verdict
 
@@ -341,7 +341,7 @@ class Attempt:
             retry_after_from=verdict.retry_after_from,
             signature=verdict.signature,
             checkable=verdict.checkable,
-            # A clean answer to such a prompt is one of those of which damaged ones are a share (SPEC 4.4).
+            # A clean answer to such a prompt is one of those of which damaged ones are a share (Rule 4.4).
             attributable=verdict.attributable or (kind == "ok" and verdict.checkable and self._prompt_ascii is True),
             stream=self._stream,
             charset=self._charset,

@@ -1,4 +1,4 @@
-"""One time budget over many calls: a stage of optional work that may take so long and no longer (SPEC 5.4).
+"""One time budget over many calls: a stage of optional work that may take so long and no longer (Rule 5.4).
 
     with sickbay.budget(30, feature="summaries"):
         for section in sections:

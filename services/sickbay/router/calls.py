@@ -1,4 +1,4 @@
-"""Calls along a chain, in the event loop: each attempt a task of its own that is really cancelled (SPEC 5.4)."""
+"""Calls along a chain, in the event loop: each attempt a task of its own that is really cancelled (Rule 5.4)."""
 
 from __future__ import annotations
 

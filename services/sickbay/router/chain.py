@@ -1,4 +1,4 @@
-"""What a call along a chain of targets can be told, and what it gives (SPEC 5.4)."""
+"""What a call along a chain of targets can be told, and what it gives (Rule 5.4)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CallOptions(TypedDict, total=False):
     wait_s: float
     """Seconds to wait for the soonest release if nothing is allowed; default 0."""
     forced: Literal["never", "one"]
-    """`one`: if nothing is allowed, call the least bad one all the same, within the bounds of SPEC 5.4."""
+    """`one`: if nothing is allowed, call the least bad one all the same, within the bounds of Rule 5.4."""
     route: str | None
     """Which chain this is, for the outcomes and the log."""
     at_hand: Any

@@ -1,5 +1,5 @@
 """Chains that are no last resort are named when they are first used: all candidates at one provider, or one that
-nobody has ever had an answer from (SPEC 5.4)."""
+nobody has ever had an answer from (Rule 5.4)."""
 
 from __future__ import annotations
 

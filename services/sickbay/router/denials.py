@@ -1,4 +1,4 @@
-"""How many calls holds kept away, per target and rule: told to the log by the minute (SPEC 2, CallsRefused)."""
+"""How many calls holds kept away, per target and rule: told to the log by the minute (Rule 2, CallsRefused)."""
 
 from __future__ import annotations
 

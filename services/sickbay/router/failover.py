@@ -1,4 +1,4 @@
-"""One call's way along its chain: whom to try next, for how long, and what came of it (SPEC 5.4).
+"""One call's way along its chain: whom to try next, for how long, and what came of it (Rule 5.4).
 
 A `Failover` decides; it neither waits nor calls. `calls` drives it in the event loop, `sync_calls` in threads.
 """
@@ -363,5 +363,5 @@ def _badness(decision: Decision, look: Inspection) -> int | None:
 
 
 def _is_stated(hold: HoldView) -> bool:
-    """A throttle with a stated reset: only a spent allowance names one (SPEC 4.2)."""
+    """A throttle with a stated reset: only a spent allowance names one (Rule 4.2)."""
     return hold.rule == "throttle" and hold.kind == "quota"

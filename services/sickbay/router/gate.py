@@ -104,7 +104,7 @@ class Gate:
         overlay.on_changed = self._touch
 
     def decide(self, target: Target) -> Decision:
-        """Decide by SPEC 5.1. No I/O, never raises; a fault in here lets the call pass, logged and counted."""
+        """Decide by Rule 5.1. No I/O, never raises; a fault in here lets the call pass, logged and counted."""
         try:
             if target in self._free:
                 return self._pass()

@@ -1,4 +1,4 @@
-"""How a router gets leases: asked of the services, or where they are silent granted to itself, rarely (SPEC 5.2)."""
+"""How a router gets leases: asked of the services, or where they are silent granted to itself, rarely (Rule 5.2)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The same folds as the cluster's, on this replica's own outcomes, with its own counter as sequence and `seen_seq`.
 A local hold ends by its own end, by a success of this replica after it, by a release or clear of the cluster that
-is later in the log than what it rests on, and soon after the cluster has seen the same and holds nothing (SPEC 5.3):
+is later in the log than what it rests on, and soon after the cluster has seen the same and holds nothing (Rule 5.3):
 then as by its own end, on probation.
 """
 

@@ -1,4 +1,4 @@
-"""Streams along a chain: another candidate takes over before the first content, never after it (SPEC 5.4)."""
+"""Streams along a chain: another candidate takes over before the first content, never after it (Rule 5.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls and streams along a chain for code without an event loop, in the caller's own thread (SPEC 5.4).
+"""Calls and streams along a chain for code without an event loop, in the caller's own thread (Rule 5.4).
 
 A thread cannot be cancelled: the function has to give `attempt.limit_s` to its client as the timeout. One that takes
 longer all the same gets its answer in, and leaves that much less to its successors.

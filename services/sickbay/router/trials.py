@@ -1,6 +1,6 @@
 """Trials, as a router takes them: the leases of one attempt asked for, renewed while it runs, and given back.
 
-A hold on probation wants one call at a time in the whole fleet (SPEC 5.2). Who may make it is said by the services
+A hold on probation wants one call at a time in the whole fleet (Rule 5.2). Who may make it is said by the services
 (`leases.py`); where they do not answer in time a replica may grant itself one, rarely and at its own moment. Holds
 of this replica's own overlay concern nobody else: their leases are kept here.
 """
@@ -156,7 +156,7 @@ class Trials:
 
     def acquire_blocking(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | Decision | None:
         """As `take`, but asks nobody: where there are services, a hold of the cluster on probation is then tried at
-        the caller's own risk, and one before its end not at all (SPEC 5.2)."""
+        the caller's own risk, and one before its end not at all (Rule 5.2)."""
         trial = self._reserve(target, decision, limit_s)
         if isinstance(trial, Trial) and trial.leases and self._link is not None:
             others = [lease for lease in trial.held if not lease.is_local]

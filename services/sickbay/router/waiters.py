@@ -1,4 +1,4 @@
-"""Who waits for a held target is woken by what changes of it, not by asking again and again (SPEC 5.4)."""
+"""Who waits for a held target is woken by what changes of it, not by asking again and again (Rule 5.4)."""
 
 from __future__ import annotations
 

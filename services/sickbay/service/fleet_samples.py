@@ -179,7 +179,7 @@ class FleetScan:
         self.other_ends_ms[labels] = max(self.other_ends_ms.get(labels, 0), least.end_ms)
 
     def _notices(self, node: Node) -> None:
-        """Warnings of damaged text, and how much of it there was, of a host (SPEC 4.5)."""
+        """Warnings of damaged text, and how much of it there was, of a host (Rule 4.5)."""
         notices, provider, hour = node.state.notices, node.scope.provider, self.now_ms // HOUR_MS
         assert notices is not None
         warned = int(notices.no_charset_day == self.now_ms // DAY_MS)

@@ -1,4 +1,4 @@
-"""Trial leases, as the services keep them: at most one holder of a hold's trial in the whole cluster (SPEC 5.2).
+"""Trial leases, as the services keep them: at most one holder of a hold's trial in the whole cluster (Rule 5.2).
 
 A lease is one key of the trials bucket, `<scope key>.<rule>.<began_seq>`, made by compare-and-set with a TTL of the
 attempt's limit plus 5 s. Whoever answers keeps nothing in memory: the key and the token in it say all, so any

@@ -23,7 +23,7 @@ from .digest_map import Change
 _log = logging.getLogger("sickbay.mirror")
 
 CLOCK_WINDOW_S: Final = 60
-"""The largest offset of this long counts (SPEC 6)."""
+"""The largest offset of this long counts (Rule 6)."""
 STALE_S: Final = 3.0
 """An answer is called stale from this age on; a standby takes over within it."""
 SWEEP_S: Final = 5.0
@@ -139,7 +139,7 @@ class View:
         return self._monotonic() - self.fresh_at_s
 
     def now_ms(self) -> int:
-        """Asked-at in log time (SPEC 6), ms since the epoch."""
+        """Asked-at in log time (Rule 6), ms since the epoch."""
         return self.clock.now_ms()
 
     @property

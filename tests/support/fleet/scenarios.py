@@ -15,7 +15,7 @@ from .world import Story, Told, tell
 HOUR_S: Final = 3_600.0
 FAULTS: Final = 5
 STRIKES: Final = 2
-"""Thresholds of SPEC 4.3 and 4.1."""
+"""Thresholds of Rules 4.3 and 4.1."""
 TRIALS_MAX: Final = 4
 """Dead calls after the hold."""
 SOON_S: Final = 0.02
@@ -95,7 +95,7 @@ def dead(pairs: Sequence[Pair], *, threshold: int, lag_s: float) -> Iterator[Fig
 
 
 def dead_and_busy(pairs: Sequence[Pair]) -> Iterator[Figure]:
-    """A target with more than 100 attempts a minute: only shares of the window open (SPEC 4.3)."""
+    """A target with more than 100 attempts a minute: only shares of the window open (Rule 4.3)."""
     worst = max(pairs, key=lambda pair: pair.together.dead / pair.alone.dead)
     yield Figure("dead calls up to the hold", worst.together.dead, worst.alone.dead, 1.05 * worst.alone.dead)
     yield _worst("dead calls after the hold", pairs, lambda told: told.dead_trials, TRIALS_MAX)
@@ -116,7 +116,7 @@ def noise(pairs: Sequence[Pair], *, length_s: float, miss: str = "") -> Iterator
 
 
 def _without_bad_luck(told: Told, length_s: float) -> float:
-    """SPEC 4.1 gives a quarantine one early trial: if that is rejected, it stands for its ten minutes."""
+    """Rule 4.1 gives a quarantine one early trial: if that is rejected, it stands for its ten minutes."""
     return max(0.0, told.held - told.trials_failed * QUARANTINE_S / length_s)
 
 
@@ -207,7 +207,7 @@ _FAULTS = partial(dead, threshold=FAULTS, lag_s=BREAKER_S_MAX)
 _REJECTIONS = partial(dead, threshold=STRIKES, lag_s=QUARANTINE_S)
 _MOST = {"r0": 3.0, "r1": 0.05, "r2": 0.05, "r3": 0.05}
 _NEARLY_ALL = {"r0": 0.5, "r1": 3 / HOUR_S, "r2": 3 / HOUR_S, "r3": 3 / HOUR_S}
-# SPEC 4.1 and 4 (Two witnesses).
+# Rules 4.1 and 4 (Two witnesses).
 _TWO_OF_SO_MANY = "two rejections in a row hold, and the early trial was rejected too"
 _ONE_WORD = "nobody else had a good answer in ten minutes, and the trials were its own too"
 

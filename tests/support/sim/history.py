@@ -202,7 +202,7 @@ class _Story:
         return view_fault(self.server, first.fleet, now_ms)
 
     async def _compare_gates(self) -> None:
-        """Two gates that have read the bucket up to one revision hold the same (SPEC: alike per name)."""
+        """Two gates that have read the bucket up to one revision hold the same (alike per name)."""
         while True:
             await asyncio.sleep(self.rng.uniform(0.3, 0.9))
             self._compare_now()
@@ -235,7 +235,7 @@ class _Story:
         for process in self.world.processes:
             fleet = process.projector.fleet  # type: ignore[union-attr]
             if fleet.digest() != walk.fleet.digest() or fleet.seq != walk.fleet.seq:
-                broken.append(f"{process.name}'s state is not that of a replay")  # SPEC 7
+                broken.append(f"{process.name}'s state is not that of a replay")  # Rule 7
         if walk.fleet.repeated != walk.repeats:
             broken.append(f"{walk.repeats} events of the log are repeats, the state counts {walk.fleet.repeated}")
         if sum(walk.fleet.skipped.values()) != walk.poison:

@@ -1,4 +1,4 @@
-"""The checker: what SPEC says must hold, stated apart from the code that makes it so.
+"""The checker: what the rules say must hold, stated apart from the code that makes it so.
 
 `Watch` looks on while a history runs: who puts what into the view, who gets which lease. `Walk` goes through the log
 afterwards, event by event: it knows no thresholds' bookkeeping, only what may never be, whatever the bookkeeping. The
@@ -51,7 +51,7 @@ LEASE_SLACK_S: Final = 1.2
 """A key goes in whole seconds, and one given back is gone after one."""
 GROUP_OF: Final = {"quarantine": "rejection", "breaker": "fault", "credential": "auth", "degraded": "degraded"}
 LEAST: Final = {"quarantine": 2, "breaker": 5, "credential": 3, "degraded": 5}
-"""So many outcomes of the rule's kind at least are behind every hold that is not a trial's (SPEC 4.1, 4.3, 4.4)."""
+"""So many outcomes of the rule's kind at least are behind every hold that is not a trial's (Rule 4.1, 4.3, 4.4)."""
 
 
 class Broken(AssertionError):
@@ -136,7 +136,7 @@ class Watch:
                     token: until_s for token, until_s in holders.items() if token != ask.token and until_s > now_s
                 }
                 if others and _key(name) not in self.faults.freed:
-                    # SPEC 5.2: at most one holder at a time in the cluster.
+                    # Rule 5.2: at most one holder at a time in the cluster.
                     self._says(f"{name} was given to {ask.replica} ({ask.token}) while {others} have it")
                 if ask.token not in self._returned:
                     holders[ask.token] = asked_s + answer.expires_in_ms / 1000
@@ -144,7 +144,7 @@ class Watch:
             name = answer.taken
             put_s = self._keys.get(_key(name), -99.0)
             if now_s - put_s > 2 + LEASE_SLACK_S and not self._stands(name):
-                # SPEC 5.2: a killed holder blocks nobody for long; here a lease lasts 2 s.
+                # Rule 5.2: a killed holder blocks nobody for long; here a lease lasts 2 s.
                 self._says(f"{name} was refused to {ask.replica}, {now_s - put_s:.1f} s after anybody had it")
 
     def _stands(self, name: LeaseName) -> bool:
@@ -238,7 +238,7 @@ class Walk:
         for key in changed:
             self._moved(key, event, seq, now_ms, derived)
         if not first and derived:
-            self._says(seq, f"an event that was folded before led to {derived}")  # SPEC 4, Once
+            self._says(seq, f"an event that was folded before led to {derived}")  # Rule 4, Once
         for one in derived:
             if one.cause_seq != seq:
                 self._says(seq, f"a derived event names another cause: {one}")
@@ -268,7 +268,7 @@ class Walk:
         return True
 
     def _step_back(self, now_ms: int) -> None:
-        """SPEC 6: stored times ahead of a clock that stepped back become it."""
+        """Rule 6: stored times ahead of a clock that stepped back become it."""
         self.stepped_back = True
         for found in self._bad.values():
             found[:] = [(min(at, now_ms), replica, group, seq) for at, replica, group, seq in found]
@@ -294,7 +294,7 @@ class Walk:
         if event.request_hash is not None:
             before_ms = self._requests.get((target.key, event.request_hash))
             self._requests[target.key, event.request_hash] = now_ms
-            # SPEC 4, Same request.
+            # Rule 4, Same request.
             repeats = before_ms is not None and now_ms < before_ms + POLICY.evidence.same_request_s * 1000
         too_short = event.kind == "timeout" and (event.limit_ms or 1e9) < POLICY.breaker.impatience_s * 1000
         repeatable = event.kind in ("empty_output", "malformed_output", "timeout", "truncated")
@@ -323,11 +323,11 @@ class Walk:
             if what == "ended" and was is not None and self._cleared_over(key)[0] > was.began_seq:
                 continue  # a clear of a wider scope, which the target heeds when it is next folded
             if what and not wide and not self._is_after(event, seq, now_ms, key, rule, was):
-                # SPEC 4, After: what is not after a hold lifts, closes, extends and reopens nothing.
+                # Rule 4, After: what is not after a hold lifts, closes, extends and reopens nothing.
                 self._says(seq, f"{rule} of {key} {what} by what is not after it: {event!r}; {was!r} -> {now!r}")
             same = was is not None and now is not None and was.began_seq == now.began_seq
             if was is not None and now is not None and same and now.end_ms < was.end_ms and not self.stepped_back:
-                # SPEC 4, Holds: ends only ever grow within a hold.
+                # Rule 4, Holds: ends only ever grow within a hold.
                 self._says(seq, f"{rule} of {key} ends earlier than before: {was!r} -> {now!r}")
             if now is not None and (was is None or was.began_seq != now.began_seq) and now.began_seq != seq:
                 self._says(seq, f"{rule} of {key} is named {now.began_seq} and not by the event that began it")
@@ -384,7 +384,7 @@ class Walk:
             self._check_evidence(held, event, seq, now_ms)
 
     def _check_growth(self, held: TargetHeld, before: Name | None, name: Name, now_ms: int, *, again: bool) -> None:
-        """SPEC 4, Growth: the n-th hold in a row is 2^(n-1) times the first, whatever came within it."""
+        """Rule 4, Growth: the n-th hold in a row is 2^(n-1) times the first, whatever came within it."""
         sections: dict[str, Any] = {
             "breaker": POLICY.breaker,
             "degraded": POLICY.degraded,
@@ -409,11 +409,11 @@ class Walk:
     def _check_evidence(self, held: TargetHeld, event: Event, seq: int, now_ms: int) -> None:
         group = GROUP_OF.get(held.rule, "throttle")
         if not isinstance(event, CallOutcome | ProbeResult) or KINDS[event.kind].group != group:
-            self._says(seq, f"{held} began at {event!r}")  # SPEC 4, Holds: only at a bad event
+            self._says(seq, f"{held} began at {event!r}")  # Rule 4, Holds: only at a bad event
             return
         keys = [key for key in self._bad if key == held.scope.key or key.startswith(held.scope.key + ".")]
         window_ms = max(POLICY.witnesses.good_answer_s, POLICY.rejections.window_s, POLICY.breaker.run_s, 30.0) * 1000
-        # SPEC 4.7: a clear empties every fold of the scope and below, and none above it.
+        # Rule 4.7: a clear empties every fold of the scope and below, and none above it.
         cleared_seq = self._cleared_over(held.scope.key)[0]
         found = [one for key in keys for one in self._bad[key] if one[2] == group and one[3] > cleared_seq]
         bad = [one for one in found if now_ms < one[0] + window_ms]
@@ -427,7 +427,7 @@ class Walk:
         for key in [key for key in self._good if key == held.scope.key or key.startswith(held.scope.key + ".")]:
             for replica, (at_ms, good_seq) in self._good[key].items():
                 if replica not in replicas and good_seq > cleared_seq and now_ms < at_ms + good_ms:
-                    # SPEC 4, Two witnesses.
+                    # Rule 4, Two witnesses.
                     self._says(seq, f"{held} rests on {replicas} alone, while {replica} had a good answer of {key}")
 
 
