@@ -39,7 +39,7 @@ test: $(READY)  ## every test, most of them against real nats-servers; under 5 m
 SECONDS ?= 60
 SEED ?=
 sim: $(READY)  ## simulated fleets and all that can go wrong with them: SECONDS=600, or SEED=7 to run one again
-	cd tests && ../$(BIN)/python -m sim.run $(if $(SEED),$(SEED),--seconds $(SECONDS)) --jobs $(JOBS)
+	cd tests/support && ../../$(BIN)/python -m sim.run $(if $(SEED),$(SEED),--seconds $(SECONDS)) --jobs $(JOBS)
 
 lint: $(READY)  ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -55,7 +55,7 @@ types: $(READY)  ## mypy --strict and basedpyright
 
 FLEET_SEEDS ?= 3
 fleet: $(READY)  ## what a fleet gains together against each router for itself (FLEET_SEEDS=10 for more)
-	FLEET_SEEDS=$(FLEET_SEEDS) $(BIN)/python -m pytest -q -s --show-capture=no tests/test_fleet_scenarios.py
+	FLEET_SEEDS=$(FLEET_SEEDS) $(BIN)/python -m pytest -q -s --show-capture=no tests/fleet/test_scenarios.py
 
 bench: $(READY)  ## the budget table with measured values (ARGS=--quick for a short one)
 	$(BIN)/python bench/run.py $(ARGS)

@@ -15,12 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from cases.classify_answers import CASES
+from classify_answers import CASES, ERROR_CASES, HOSTILE
 from rows import Row
 from sickbay_events.classify import classify, judge_output
-from test_classify import ERROR_CASES, HOSTILE
 
 
 def best_us(call: Callable[[], Any], repeats: int = 5, loops: int = 50) -> float:

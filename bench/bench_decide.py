@@ -17,17 +17,17 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 import msgspec
 
 from nats_servers import NatsServer, free_port
 from rows import Row, print_rows
-from sickbay.bus.connect import connect
+from sickbay.bus.connect import connect_client
 from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, ensure
-from sickbay.gate import Gate
-from sickbay.overlay import Overlay
-from sickbay.view import View
+from sickbay.router.gate import Gate
+from sickbay.router.overlay import Overlay
+from sickbay.view.entries import View
 from sickbay_events import Target
 from view_writer import ViewWriter, hold_entry
 
@@ -123,7 +123,7 @@ def redis_get_us(calls: int) -> tuple[float, str]:
 
 async def filled(url: str, count: int) -> None:
     """A bucket with `count` held targets and a checkpoint."""
-    client = await connect(url)
+    client = await connect_client(url)
     await ensure(client)
     writer = ViewWriter(client)
     for at in range(0, count, 500):
@@ -136,7 +136,7 @@ async def filled(url: str, count: int) -> None:
 
 
 def started(count: int) -> tuple[float, float]:
-    """Seconds from `connect` to the first decision, and MB over bare Python, with `count` entries."""
+    """Seconds from `connect_client` to the first decision, and MB over bare Python, with `count` entries."""
     with NatsServer() as server:
         asyncio.run(filled(server.url, count))
         done = subprocess.run([sys.executable, "-c", START, server.url], capture_output=True, text=True, check=True)

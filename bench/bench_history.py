@@ -15,19 +15,19 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 from bench_fold import START_MS
 from nats_servers import NatsServer
 from rows import Row, print_rows
-from sickbay.bus.connect import connect
+from sickbay.bus.connect import connect_client
 from sickbay.bus.topology import ensure
-from sickbay.historian.book import Book, Position
-from sickbay.projector.intake import Batch
+from sickbay.historian.store import Book, Position
+from sickbay.log.decode import DecodedBatch
 from sickbay_events import CallOutcome, Kind, Target, encode, outcome_subject
 from sickbay_events.codec import decode_outcomes
 from sickbay_projections import Fleet
-from sickbay_projections.history import History
+from sickbay_projections.replay.history import History
 
 TARGETS, REPLICAS, CHUNK, COMMIT = 1000, 8, 5_000, 20_000
 BAD_KINDS: tuple[Kind, ...] = ("model_unavailable", "server_error", "empty_output", "timeout", "cancelled")
@@ -60,8 +60,8 @@ def bulk(count: int, per_s: int, folder: Path) -> tuple[float, float, int]:
         end = min(at + CHUNK, count)
         events = decode_outcomes(payloads[at:end])
         times_ms = [START_MS + n * 1000 // per_s for n in range(at, end)]
-        batch = Batch(subjects[at:end], events, list(range(at + 1, end + 1)), times_ms)
-        history.add(*batch, derived=fleet.apply_many(*batch), aside=fleet.aside)
+        batch = DecodedBatch(subjects[at:end], events, list(range(at + 1, end + 1)), times_ms)
+        history.add(*batch, derived=fleet.apply_many(*batch), passed_over=fleet.passed_over)
         if history.events >= COMMIT or end == count:
             book.write(history.take(), Position(seq=fleet.seq, time_ms=history.time_ms, rolled_ms=history.rolled_ms))
     took_s = time.perf_counter() - began_s
@@ -74,7 +74,7 @@ async def live(per_s: int, seconds: int, folder: Path) -> tuple[float, float, fl
     """A historian of its own process beside a publisher: the worst and the last lag in s, and its CPU share."""
     path = folder / "live.db"
     with NatsServer() as server:
-        client = await connect(server.url)
+        client = await connect_client(server.url)
         await ensure(client, None)
         command = [sys.executable, "-m", "sickbay", "historian", "--nats", server.url, "--history", str(path)]
         process = subprocess.Popen(command, env={**os.environ, "SICKBAY_LOG_LEVEL": "ERROR"})

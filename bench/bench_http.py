@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 import httpx
 
@@ -31,7 +31,7 @@ from nats_servers import NatsServer, free_port
 from rows import Row, median, percentile, print_rows
 from sickbay.bus.connect import NatsOptions
 from sickbay.bus.link import Link
-from sickbay.reporter import Reporter
+from sickbay.router.reporter import Reporter
 from sickbay_events import CallOutcome, Target
 
 BATCH: Final = 100

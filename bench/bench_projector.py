@@ -21,13 +21,13 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 import sickbay
 from nats_servers import NatsServer
 from rows import Row, median, percentile, print_rows
 from sickbay.bus.bulk import Item, subscribe_bulk
-from sickbay.bus.connect import NatsOptions, connect
+from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.link import Link
 from sickbay.bus.topology import LOG, ensure
@@ -192,7 +192,7 @@ class Publisher:
 
 async def live_fold(url: str, *, targets: int, rate: int, seconds: float) -> list[Row]:
     """A paced flow: the projector must keep up; and a flood: how fast it folds with everybody on these cores."""
-    client = await connect(url)
+    client = await connect_client(url)
     publisher = Publisher(client, targets)
     await publisher.open()
     began_s, count = time.monotonic(), 0
@@ -221,7 +221,7 @@ async def publish_to_deny(url: str, *, targets: int, rate: int, holds: int) -> t
     replicas = Replicas(url)
     try:
         await replicas.heard()
-        client = await connect(url)
+        client = await connect_client(url)
         publisher = Publisher(client, targets)
         await publisher.open()
         await publisher.flood(targets)
@@ -283,7 +283,7 @@ def measure(quick: bool) -> list[Row]:
 async def _measure(*, quick: bool) -> list[Row]:
     rows: list[Row] = []
     with NatsServer() as server:
-        client = await connect(server.url)
+        client = await connect_client(server.url)
         await ensure(client)
         projectors = [SPAWN.Process(target=run_projector, args=(server.url, "a"))]
         projectors[0].start()

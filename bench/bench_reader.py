@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 import msgspec
 from nats.aio.client import Client
@@ -20,7 +20,7 @@ from nats.aio.client import Client
 from nats_servers import NatsServer
 from rows import Row, print_rows
 from sickbay.bus import topology
-from sickbay.bus.connect import connect
+from sickbay.bus.connect import connect_client
 from sickbay.bus.entries import read_entries
 from sickbay.bus.link import ClientSource
 from sickbay.bus.reader import CaughtUp, Chunk, LogReader
@@ -110,7 +110,7 @@ async def fill_bucket(client: Client) -> None:
 async def _measured(events: int) -> tuple[float, float, float]:
     """Best of three each: seconds for the bare read, for the decoded one, for the pages."""
     with NatsServer() as server:
-        client = await connect(server.url)
+        client = await connect_client(server.url)
         try:
             await topology.ensure(client)
             await publish_events(client, events)

@@ -10,14 +10,14 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from nats_servers import NatsServer
 from rows import Row, median, percentile, print_rows
-from sickbay.bus.connect import NatsOptions, connect
+from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.link import Link
 from sickbay.bus.topology import ensure
-from sickbay.reporter import Reporter
+from sickbay.router.reporter import Reporter
 from sickbay_events import CallOutcome, Target
 
 RECORD_US = 5.0
@@ -68,7 +68,7 @@ async def _published_per_s(reporter: Reporter, events: int) -> float:
 
 async def _measure(quick: bool) -> list[Row]:
     with NatsServer() as server:
-        client = await connect(server.url)
+        client = await connect_client(server.url)
         await ensure(client)
         link = Link(NatsOptions.from_url(server.url))
         link.start()

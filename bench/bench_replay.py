@@ -17,13 +17,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 from known_log import KnownLog
 from nats_servers import NatsServer
 from rows import Row, print_rows
 from sickbay.bus.bulk import Item, subscribe_bulk
-from sickbay.bus.connect import connect
+from sickbay.bus.connect import connect_client
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG, ensure
 from sickbay.bus.write import hpub, write_now
@@ -60,7 +60,7 @@ def checked(found: dict[str, Any], truth: set[tuple[str, str, int]], what: str) 
 
 async def publish(url: str, log: KnownLog) -> None:
     """All of the log into a server; its own times are lost, so the truth is that of the sequences' order alone."""
-    client = await connect(url)
+    client = await connect_client(url)
     await ensure(client)
     acked = 0
 

@@ -1,6 +1,6 @@
 """Write the tables of the documentation that are made from the code: `make docs`.
 
-A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. `tests/test_docs.py` fails when one is not
+A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. `tests/docs/test_pages.py` fails when one is not
 as this would write it.
 """
 
@@ -19,8 +19,8 @@ import sickbay
 import sickbay_events
 import sickbay_projections
 from sickbay.cli import app
-from sickbay.cli.equivalents import example, table_of
-from sickbay.config import table as settings
+from sickbay.cli.nats_equivalents import example, table_of
+from sickbay.config import setting_rows as settings
 from sickbay.metrics import ROUTER, SERVICES, Metric
 from sickbay_events import KINDS
 from sickbay_events.policy import keys

@@ -10,7 +10,8 @@ import pytest
 from nats.aio.client import Client
 
 from nats_servers import NatsCluster, NatsServer
-from sickbay.bus.connect import connect
+from sickbay.bus.connect import connect_client
+from upstream import upstream  # noqa: F401 - a fixture is used by its name
 
 # Whoever runs the tests in the background may have SIGINT ignored, which children inherit: then Ctrl-C could not
 # be tried. With a handler here, a child begins with the default.
@@ -60,7 +61,7 @@ def nats_cluster() -> Iterator[NatsCluster]:
 
 @pytest.fixture
 async def nats_client(nats_server: NatsServer) -> AsyncIterator[Client]:
-    """A client of `nats_server`, made by the product's own `connect`."""
-    client = await connect(nats_server.url)
+    """A client of `nats_server`, made by the product's own `connect_client`."""
+    client = await connect_client(nats_server.url)
     yield client
     await client.close()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
+from paths import ROOT
+
+BENCH = ROOT / "bench"
 
 
 @pytest.fixture(scope="module")

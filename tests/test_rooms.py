@@ -13,10 +13,10 @@ import pytest
 from nats.aio.client import Client
 
 from nats_servers import NatsServer
+from paths import ROOT
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG, ensure
 
-ROOT = Path(__file__).resolve().parents[1]
 EVENTS = ROOT / "events" / "sickbay_events"
 PROJECTIONS = ROOT / "projections" / "sickbay_projections"
 SERVICES = ROOT / "services" / "sickbay"

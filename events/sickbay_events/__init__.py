@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .classify import classify, judge_output
 from .codec import decode, derived_subject, encode, outcome_subject, override_subject, probe_subject, read_subject
-from .derived import DerivedEvent, HealthChanged, Held, Released, WarningRaised
+from .derived import DerivedEvent, HealthChanged, Released, TargetHeld, WarningRaised
 from .errors import EventError, NameRefused, Poison, PolicyRefused, TokenRefused
 from .kinds import KINDS, Kind, ScopeName
 from .names import Scope, Target, provider_of, token, untoken
@@ -36,7 +36,6 @@ __all__ = [
     "EventError",
     "GateEntry",
     "HealthChanged",
-    "Held",
     "Kind",
     "Lease",
     "NameRefused",
@@ -51,6 +50,7 @@ __all__ = [
     "ScopeName",
     "Skipped",
     "Target",
+    "TargetHeld",
     "TokenRefused",
     "Verdict",
     "WarningRaised",

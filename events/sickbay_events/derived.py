@@ -33,7 +33,7 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The counts that caused it: `strikes`, `faults`, `attempts`, `bad`, `checkable` and so on."""
 
 
-class Held(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="held"):
+class TargetHeld(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="held"):
     """A hold began, began again, or its end moved out. Carries its end: that is also its release."""
 
     began_seq: int
@@ -78,4 +78,4 @@ class WarningRaised(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_
     route: str | None = None
 
 
-DerivedEvent: TypeAlias = Held | Released | HealthChanged | WarningRaised
+DerivedEvent: TypeAlias = TargetHeld | Released | HealthChanged | WarningRaised

@@ -32,7 +32,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pass
 
 
-class Rejections(_Section, frozen=True, kw_only=True):
+class RejectionsPolicy(_Section, frozen=True, kw_only=True):
     """Rejections that name the model -> quarantine."""
 
     threshold: Annotated[Count, Meta(description="distinct rejected attempts that quarantine a target")] = 2
@@ -45,7 +45,7 @@ class Rejections(_Section, frozen=True, kw_only=True):
     ] = 60.0
 
 
-class Credential(_Section, frozen=True, kw_only=True):
+class CredentialPolicy(_Section, frozen=True, kw_only=True):
     """`auth` outcomes -> a hold of the credential."""
 
     threshold: Annotated[Count, Meta(description="refused attempts that hold a credential")] = 3
@@ -56,7 +56,7 @@ class Credential(_Section, frozen=True, kw_only=True):
     cap_s: Annotated[Seconds, Meta(description="longest hold")] = 3600.0
 
 
-class Throttles(_Section, frozen=True, kw_only=True):
+class ThrottlesPolicy(_Section, frozen=True, kw_only=True):
     """`rate_limited` and `quota` -> throttle."""
 
     hint_s: Annotated[Seconds, Meta(description="wait when a rate limit gives no hint")] = 5.0
@@ -72,7 +72,7 @@ class Throttles(_Section, frozen=True, kw_only=True):
     quota_trial_every_s: Annotated[Seconds, Meta(description="the same for a spent allowance")] = 600.0
 
 
-class Breaker(_Section, frozen=True, kw_only=True):
+class BreakerPolicy(_Section, frozen=True, kw_only=True):
     """Faults -> breaker."""
 
     # The times of so many faults are kept for each target that fails.
@@ -98,7 +98,7 @@ class Breaker(_Section, frozen=True, kw_only=True):
     slow_percent: Annotated[Percent, Meta(description="share of slow calls that opens")] = 80
 
 
-class Degraded(_Section, frozen=True, kw_only=True):
+class DegradedPolicy(_Section, frozen=True, kw_only=True):
     """Empty, malformed and mangled answers -> degraded."""
 
     bucket_s: Annotated[Seconds, Meta(description="size of one of the window's 30 buckets")] = 60.0
@@ -114,7 +114,7 @@ class Degraded(_Section, frozen=True, kw_only=True):
     host_bad: Annotated[Count, Meta(description="damaged answers each of those models needs")] = 3
 
 
-class Warnings(_Section, frozen=True, kw_only=True):
+class WarningsPolicy(_Section, frozen=True, kw_only=True):
     """What is worth a person's look and gates nothing."""
 
     novel_count: Annotated[Count, Meta(description="sightings in 24 h at which a novel signature warns")] = 2
@@ -124,7 +124,7 @@ class Warnings(_Section, frozen=True, kw_only=True):
     wrong_endpoint_count: Annotated[Count, Meta(description="wrong endpoints in an hour that warn")] = 3
 
 
-class Health(_Section, frozen=True, kw_only=True):
+class HealthPolicy(_Section, frozen=True, kw_only=True):
     """The one word for people."""
 
     idle_s: Annotated[Seconds, Meta(description="age of the evidence from which healthy is idle")] = 3600.0
@@ -132,7 +132,7 @@ class Health(_Section, frozen=True, kw_only=True):
     readiness_failures: Annotated[Count, Meta(description="failed readiness checks in a row that are unhealthy")] = 3
 
 
-class Witnesses(_Section, frozen=True, kw_only=True):
+class WitnessesPolicy(_Section, frozen=True, kw_only=True):
     """How many replicas must have seen it."""
 
     good_answer_s: Annotated[Seconds, Meta(description="how long another replica's good answer speaks against")] = 600.0
@@ -140,7 +140,7 @@ class Witnesses(_Section, frozen=True, kw_only=True):
     suspect_percent: Annotated[Percent, Meta(description="share of all faults that makes one replica suspect")] = 80
 
 
-class Evidence(_Section, frozen=True, kw_only=True):
+class EvidencePolicy(_Section, frozen=True, kw_only=True):
     """What counts as evidence at all."""
 
     queued_s: Annotated[Seconds, Meta(description="an outcome that waited longer is in no run of faults")] = 5.0
@@ -150,7 +150,7 @@ class Evidence(_Section, frozen=True, kw_only=True):
     probation_s: Annotated[Seconds, Meta(description="probation ends after this long without evidence")] = 3600.0
 
 
-class Ramp(_Section, frozen=True, kw_only=True):
+class RampPolicy(_Section, frozen=True, kw_only=True):
     """How replicas come back after a breaker or a fleet throttle."""
 
     step_s: Annotated[Seconds, Meta(description="length of each of the three steps")] = 10.0
@@ -160,7 +160,7 @@ class Ramp(_Section, frozen=True, kw_only=True):
     replicas: Annotated[Count, Meta(description="smaller fleets have no ramp")] = 4
 
 
-class Trials(_Section, frozen=True, kw_only=True):
+class TrialsPolicy(_Section, frozen=True, kw_only=True):
     """Leased trials."""
 
     grace_s: Annotated[Seconds, Meta(description="a lease outlives its attempt's limit by this")] = 5.0
@@ -168,14 +168,14 @@ class Trials(_Section, frozen=True, kw_only=True):
     self_grant_s: Annotated[Seconds, Meta(description="one trial this often where the service is silent")] = 30.0
 
 
-class Overlay(_Section, frozen=True, kw_only=True):
+class OverlayPolicy(_Section, frozen=True, kw_only=True):
     """A gate's own folds."""
 
     extra_s: Annotated[Seconds, Meta(description="a hold the cluster does not share lasts this long at most")] = 30.0
     cap_s: Annotated[Seconds, Meta(description="the longest that grows to while it recurs")] = 600.0
 
 
-class Bounds(_Section, frozen=True, kw_only=True):
+class BoundsPolicy(_Section, frozen=True, kw_only=True):
     """Limits of the state."""
 
     idle_s: Annotated[Seconds, Meta(description="a target without events for this long leaves the state")] = 172_800.0
@@ -183,7 +183,7 @@ class Bounds(_Section, frozen=True, kw_only=True):
     new_targets_per_hour: Annotated[Count, Meta(description="new targets that one replica may bring")] = 2_000
 
 
-class Shadow(_Section, frozen=True, kw_only=True):
+class ShadowPolicy(_Section, frozen=True, kw_only=True):
     """Fold, tell, but let pass."""
 
     all: Annotated[bool, Meta(description="no rule is enforced, but operators' acts are")] = False
@@ -191,20 +191,20 @@ class Shadow(_Section, frozen=True, kw_only=True):
 
 
 _SECTIONS: Final[dict[str, type[_Section]]] = {
-    "rejections": Rejections,
-    "credential": Credential,
-    "throttles": Throttles,
-    "breaker": Breaker,
-    "degraded": Degraded,
-    "warnings": Warnings,
-    "health": Health,
-    "witnesses": Witnesses,
-    "evidence": Evidence,
-    "ramp": Ramp,
-    "trials": Trials,
-    "overlay": Overlay,
-    "bounds": Bounds,
-    "shadow": Shadow,
+    "rejections": RejectionsPolicy,
+    "credential": CredentialPolicy,
+    "throttles": ThrottlesPolicy,
+    "breaker": BreakerPolicy,
+    "degraded": DegradedPolicy,
+    "warnings": WarningsPolicy,
+    "health": HealthPolicy,
+    "witnesses": WitnessesPolicy,
+    "evidence": EvidencePolicy,
+    "ramp": RampPolicy,
+    "trials": TrialsPolicy,
+    "overlay": OverlayPolicy,
+    "bounds": BoundsPolicy,
+    "shadow": ShadowPolicy,
 }
 _PER_TARGET: Final = ("rejections", "credential", "throttles", "breaker", "degraded", "health", "shadow")
 """Sections that a host or a model may override; the others are the fleet's."""
@@ -241,20 +241,20 @@ _ORDERED: Final = (
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Every number of the rules. `Policy()` has the defaults."""
 
-    rejections: Rejections = Rejections()
-    credential: Credential = Credential()
-    throttles: Throttles = Throttles()
-    breaker: Breaker = Breaker()
-    degraded: Degraded = Degraded()
-    warnings: Warnings = Warnings()
-    health: Health = Health()
-    witnesses: Witnesses = Witnesses()
-    evidence: Evidence = Evidence()
-    ramp: Ramp = Ramp()
-    trials: Trials = Trials()
-    overlay: Overlay = Overlay()
-    bounds: Bounds = Bounds()
-    shadow: Shadow = Shadow()
+    rejections: RejectionsPolicy = RejectionsPolicy()
+    credential: CredentialPolicy = CredentialPolicy()
+    throttles: ThrottlesPolicy = ThrottlesPolicy()
+    breaker: BreakerPolicy = BreakerPolicy()
+    degraded: DegradedPolicy = DegradedPolicy()
+    warnings: WarningsPolicy = WarningsPolicy()
+    health: HealthPolicy = HealthPolicy()
+    witnesses: WitnessesPolicy = WitnessesPolicy()
+    evidence: EvidencePolicy = EvidencePolicy()
+    ramp: RampPolicy = RampPolicy()
+    trials: TrialsPolicy = TrialsPolicy()
+    overlay: OverlayPolicy = OverlayPolicy()
+    bounds: BoundsPolicy = BoundsPolicy()
+    shadow: ShadowPolicy = ShadowPolicy()
     single_credential: tuple[str, ...] = ()
     """Hosts at which a provider named without `#alias` is one credential."""
     host: dict[str, dict[str, dict[str, Any]]] = {}
@@ -320,7 +320,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return rule == "operator" or not (self.shadow.all or rule in self.shadow.rules)
 
 
-def differences(old: Policy, new: Policy) -> list[tuple[str, object, object]]:
+def policy_differences(old: Policy, new: Policy) -> list[tuple[str, object, object]]:
     """Each value in which two policies differ: (dotted key, old, new); None where an override is not there."""
     found: list[tuple[str, object, object]] = []
 
@@ -383,7 +383,7 @@ def _values(path: str, section: type[_Section], table: Mapping[str, Any]) -> Ite
         if key not in hints:
             raise _unknown(f"{path}.{key}", key, tuple(hints))
         yield key, _converted(f"{path}.{key}", value, hints[key], _accepted(hints[key]))
-        if section is Shadow and key == "rules":
+        if section is ShadowPolicy and key == "rules":
             for rule in value:
                 if rule not in RULES:
                     raise PolicyRefused(f"{path}.{key}", rule, f"one of {', '.join(RULES)}")

@@ -6,8 +6,8 @@ from sickbay_events.view import Decision
 
 from .decide import decide_entries
 from .fold import Fleet
-from .health import Health
-from .snapshot import FOLD_VERSION
-from .state import Recorded
+from .rules.health import Health
+from .state.model import Recorded
+from .state.snapshot import FOLD_VERSION
 
 __all__ = ["FOLD_VERSION", "Decision", "Fleet", "Health", "Recorded", "decide_entries"]

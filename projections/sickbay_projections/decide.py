@@ -10,7 +10,7 @@ from sickbay_events.names import Scope
 from sickbay_events.view import AllowView, Decision, GateEntry, HoldView, RampView
 
 from .entries import REASONS
-from .ramp import in_from_ms
+from .rules.ramp import in_from_ms
 
 
 class _Found:

@@ -7,12 +7,12 @@ from typing import Any
 from sickbay_events.names import untoken
 from sickbay_events.times import rfc3339
 
-from . import breaker, credential, health, holds, rejections, samples, throttles
 from .entries import REASONS
-from .state import Hold, Node, ScopeState
+from .rules import breaker, credential, health, holds, rejections, samples, throttles
+from .state.model import Hold, Node, ScopeState
 
 
-def document(node: Node, seq: int, at_ms: int) -> dict[str, Any]:
+def target_document(node: Node, seq: int, at_ms: int) -> dict[str, Any]:
     """What is known of a scope at a log time, as plain data.
 
     Times are milliseconds of log time with `_ms`, RFC 3339 beside them where a person reads; None: never.

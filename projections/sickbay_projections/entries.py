@@ -8,9 +8,9 @@ from sickbay_events.derived import RULES
 from sickbay_events.times import rfc3339
 from sickbay_events.view import AllowView, GateEntry, HoldView
 
-from . import holds, ramp, throttles
-from .limits import RELEASE_SHOWN_MS
-from .state import Hold, Node, Operator, ScopeState
+from .rules import holds, ramp, throttles
+from .state.limits import RELEASE_SHOWN_MS
+from .state.model import Hold, Node, Operator, ScopeState
 
 REASONS: Final = {
     "quarantine": "quarantined",

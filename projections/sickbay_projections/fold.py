@@ -6,10 +6,10 @@ needs in a slot of `ScopeState` that stays None until needed, begins and ends ho
 - its columns in `table.TABLE`, its slot in `state.ScopeState`, its numbers in `limits.Limits`;
 - its call in `outcomes.fold_all`, in the order in which derived events are to come;
 - its times in `bounds.step_back`, its cap in `bounds.cap_ms`, its slot in `overrides._empty` (what a clear empties),
-  its counters in `document`;
+  its counters in `target_document`;
 - what an ordinary success must do (a count in a window) in `Fleet._outcome` before the quick exit, in place, without
   a call or an allocation: windows are short lists of integers, made with the target. The slow way must leave the
-  same state behind: a state read back begins with it (`outcomes.mark`, and `calm_ms` of `health` for its word).
+  same state behind: a state read back begins with it (`outcomes.mark`, and `health_unchanged_until_ms` of `health` for its word).
 Host and credential are nodes like the model: `case.node.host`, `case.node.credential`; holds of theirs begin by
 `holds.begin(case, that_node, ...)` and are told with its scope. Their good answers are the newest of their
 `children`, kept per model so that an ordinary success touches one state. A provider without an alias has no
@@ -29,27 +29,20 @@ from sickbay_events.outcome import CallAnswered, CallOutcome, CallsRefused, Even
 from sickbay_events.policy import Policy
 from sickbay_events.view import Decision, GateEntry
 
-from . import (
-    buckets,
-    entries,
-    health,
-    holds,
-    notices,
-    overrides,
-    snapshot,
-    window,
-    witnesses,
-)
-from .case import Case
+from . import entries
 from .decide import decide_entries
-from .document import document
-from .evidence import as_outcome, is_repeat
-from .health import Health
-from .limits import HOUR_MS, SAMPLE_BUCKETS, STEP_BACK_MS
-from .once import is_first
-from .outcomes import fold_all, good_health, take_back
-from .state import Node, Recorded, Replica, hash_of
-from .store import Store
+from .document import target_document
+from .rules import health, holds, overrides, witnesses
+from .rules import warnings as notices
+from .rules.context import FoldContext
+from .rules.evidence import as_outcome, is_repeat
+from .rules.health import Health
+from .rules.outcomes import fold_all, good_health, take_back
+from .state import buckets, snapshot, window
+from .state.dedup import is_first
+from .state.limits import HOUR_MS, SAMPLE_BUCKETS, STEP_BACK_MS
+from .state.model import Node, Recorded, Replica, hash_of
+from .state.store import Store
 
 ROUTES_MAX: Final = 131_072
 """Subjects whose replica and target are kept at hand."""
@@ -72,12 +65,12 @@ class Fleet:
         """Events that had been folded before (SPEC 4, Once)."""
         self.skipped: dict[str, int] = {}
         """Poison and gaps by reason."""
-        self.aside: dict[int, str] = {}
+        self.passed_over: dict[int, str] = {}
         """Sequences of the last call that folded no target, and why: `repeated`, `other` (no room), or the reason of a
         poison. No part of the state."""
         self.store = Store(policy if policy is not None else Policy())
         self._routes: dict[str, tuple[Replica, Node]] = {}
-        self._case = Case()
+        self._case = FoldContext()
         self._case.store, self._case.overlay = self.store, overlay
 
     @property
@@ -96,7 +89,7 @@ class Fleet:
             scope = target.scope
         key, replica = (target or scope).key if target or scope else "", token(recorded.replica)  # type: ignore[union-attr]
         out = self._case.out = []
-        self.aside = {}
+        self.passed_over = {}
         if self._advances(recorded.seq, recorded.time_ms):
             self._event(recorded.event, replica, key, target, scope)
         return out
@@ -106,7 +99,7 @@ class Fleet:
     ) -> list[DerivedEvent]:
         """Fold many events as the log has them; the same as `apply` one by one, and `passed` for poison."""
         out = self._case.out = []
-        self.aside = {}
+        self.passed_over = {}
         routes, advances, outcome = self._routes, self._advances, self._outcome
         store = self.store
         for subject, event, seq, time_ms in zip(subjects, events, seqs, times_ms, strict=True):
@@ -124,7 +117,7 @@ class Fleet:
 
     def passed(self, seq: int, time_ms: int, reason: str) -> None:
         """Go past poison or a gap: it moves the position, is counted, and is part of the state."""
-        self.aside = {}
+        self.passed_over = {}
         if self._advances(seq, time_ms):
             self._skip(reason)
 
@@ -153,7 +146,7 @@ class Fleet:
         return True
 
     def _skip(self, reason: str) -> None:
-        self.aside[self.seq] = reason
+        self.passed_over[self.seq] = reason
         name = token(reason[:64])
         if name not in self.skipped and len(self.skipped) >= SKIPPED_MAX:
             name = "other"
@@ -200,7 +193,7 @@ class Fleet:
         now_ms = self.time_ms
         if not is_first(replica, event.id, now_ms):
             self.repeated += 1
-            self.aside[self.seq] = "repeated"
+            self.passed_over[self.seq] = "repeated"
             return node
         replica.heard_ms = now_ms
         if not replica.dirty:
@@ -209,7 +202,7 @@ class Fleet:
             assert target is not None
             node = self.store.new_target(target, replica, now_ms)
             if node is None:
-                self.aside[self.seq] = "other"
+                self.passed_over[self.seq] = "other"
                 return None
         state = node.state
         state.last_ms, state.last_seq = now_ms, self.seq
@@ -231,9 +224,12 @@ class Fleet:
                     state.clean_ms = now_ms
             if event.route is not None and not self.overlay:
                 self._on_route(node, event)
-            fence = node.fence
+            fast_path_from_seq = node.fast_path_from_seq
             if (
-                (not fence or ((seen_seq := event.seen_seq) is not None and fence <= seen_seq < self.seq))
+                (
+                    not fast_path_from_seq
+                    or ((seen_seq := event.seen_seq) is not None and fast_path_from_seq <= seen_seq < self.seq)
+                )
                 and (waited_ms is None or waited_ms <= limits.counted_ms)
                 and ((signature := event.signature) is None or signature in notices.ROUTINE)
             ):
@@ -257,9 +253,9 @@ class Fleet:
                         state.attributed = buckets.add(state.attributed, bucket, SAMPLE_BUCKETS)
                 if event.request_hash is not None:
                     is_repeat(state, event, now_ms, limits)
-                if node.owes:
+                if node.has_pending_evidence:
                     take_back(self._case, node, replica, event, (self.seq, now_ms))
-                if now_ms >= node.calm_ms:
+                if now_ms >= node.health_unchanged_until_ms:
                     good_health(self._case, node, event, (self.seq, now_ms))
                 return node
         fold_all(self._case, node, replica, event, (self.seq, now_ms))
@@ -278,7 +274,7 @@ class Fleet:
         now_ms = self.time_ms
         if not is_first(replica, event.id, now_ms):
             self.repeated += 1
-            self.aside[self.seq] = "repeated"
+            self.passed_over[self.seq] = "repeated"
             return node
         if not isinstance(event, ProbeResult):
             replica.heard_ms = now_ms  # who only probes is no router: it must not turn a fleet of one into two
@@ -287,7 +283,7 @@ class Fleet:
             return node
         node = node or self.store.new_target(target, replica, now_ms)
         if node is None:
-            self.aside[self.seq] = "other"
+            self.passed_over[self.seq] = "other"
             return None
         node.state.last_ms, node.state.last_seq = now_ms, self.seq
         self.store.touch(node)
@@ -377,7 +373,7 @@ class Fleet:
     def document(self, scope_key: str, at_ms: int) -> dict[str, Any] | None:
         """All counters of a target or a wider scope at a log time; None if it is not in the state."""
         node = self.store.nodes.get(scope_key)
-        return None if node is None else document(node, self.seq, at_ms)
+        return None if node is None else target_document(node, self.seq, at_ms)
 
     def decide(self, target: Target, at_ms: int, replica: str = "") -> Decision:
         """May this target be called at this log time? To the millisecond, from the state itself."""
@@ -417,7 +413,7 @@ class Fleet:
 
     def encode(self) -> bytes:
         """The whole state as bytes: equal states give equal bytes in every process."""
-        return snapshot.encode(self)
+        return snapshot.encode_fleet(self)
 
     @classmethod
     def decode(cls, data: bytes) -> Fleet:

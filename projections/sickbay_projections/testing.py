@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from sickbay_events.derived import DerivedEvent, HealthChanged, Held, Released, WarningRaised
+from sickbay_events.derived import DerivedEvent, HealthChanged, Released, TargetHeld, WarningRaised
 from sickbay_events.kinds import Kind
 from sickbay_events.names import Scope, Target
 from sickbay_events.outcome import CallAnswered, CallOutcome, Event, Override, PolicyChanged, ProbeResult
@@ -21,7 +21,7 @@ from sickbay_events.policy import Policy
 from sickbay_events.times import rfc3339
 
 from .fold import Fleet
-from .state import Recorded
+from .state.model import Recorded
 
 START_MS: Final = 1_700_000_000_000
 
@@ -93,8 +93,8 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 def held(rule: str, **fields: Any) -> Expected:
-    """A `Held` of this rule with at least these fields."""
-    return Expected(Held, {"rule": rule, **fields})
+    """A `TargetHeld` of this rule with at least these fields."""
+    return Expected(TargetHeld, {"rule": rule, **fields})
 
 
 def released(rule: str, **fields: Any) -> Expected:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from sickbay_events import CallOutcome, Decision, Policy, Target, Verdict, classify, judge_output, provider_of
 
-from .attempt import Attempt
-from .bodies import read_error_body
-from .budget import Budget, budget
-from .chain import Answer
-from .client import Sickbay, connect
-from .errors import Exhausted, Held, SickbayError
+from .router.attempt import Attempt
+from .router.bodies import read_error_body
+from .router.budget import Budget, budget
+from .router.chain import CallResult
+from .router.client import Sickbay, connect
+from .router.errors import Exhausted, Held, SickbayError
 
 __all__ = [
-    "Answer",
     "Attempt",
     "Budget",
     "CallOutcome",
+    "CallResult",
     "Decision",
     "Exhausted",
     "Held",

@@ -1,7 +1,7 @@
 """The settings of a process, from its environment and its command line.
 
 The fields of `Settings` are the one table: environment names, defaults, accepted forms and what each does.
-The command line's help and the documentation are made from it by `table()`. Imports nothing but msgspec and
+The command line's help and the documentation are made from it by `setting_rows()`. Imports nothing but msgspec and
 the standard library, so that a router can use it too.
 
     settings = Settings.from_environment(replica="router-1")      # what is given wins over the environment
@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 if TYPE_CHECKING:
-    from .bus.topology import Limits
+    from .bus.topology import StreamLimits
 
 PREFIX = "SICKBAY_"
 
@@ -157,7 +157,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """
         environ = os.environ if environ is None else environ
         made: dict[str, Any] = {}
-        for row in table():
+        for row in setting_rows():
             value = given.pop(row.field, None)
             if value is None:
                 value = environ.get(row.name) or None
@@ -204,11 +204,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.history).expanduser() if self.history else self.data_folder / "history.db"
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> StreamLimits:
         """What this installation chose for the streams that it creates."""
-        from .bus.topology import DAY_S, GIB, Limits
+        from .bus.topology import DAY_S, GIB, StreamLimits
 
-        return Limits(
+        return StreamLimits(
             replicas=self.stream_replicas,
             log_max_age_s=round(self.log_max_days * DAY_S),
             log_max_bytes=round(self.log_max_gib * GIB),
@@ -225,7 +225,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return host, int(port)
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """One setting, for help and documentation."""
 
     field: str
@@ -236,17 +236,17 @@ class Row(NamedTuple):
     says: str
 
 
-def table() -> Iterator[Row]:
+def setting_rows() -> Iterator[SettingRow]:
     """Every setting, in order."""
     hints = get_type_hints(Settings, include_extras=True)
     for field in msgspec.structs.fields(Settings):
         meta = next(meta for meta in hints[field.name].__metadata__ if isinstance(meta, Meta) and meta.extra)
         extra = meta.extra or {}
         default = extra["default"] or str(field.default)
-        yield Row(field.name, PREFIX + field.name.upper(), default, extra["accepted"], meta.description or "")
+        yield SettingRow(field.name, PREFIX + field.name.upper(), default, extra["accepted"], meta.description or "")
 
 
-def _converted(row: Row, value: object) -> Any:
+def _converted(row: SettingRow, value: object) -> Any:
     hint = get_type_hints(Settings, include_extras=True)[row.field]
     raised = value.upper() if get_args(hint)[0] == LogLevel and isinstance(value, str) else value
     try:

@@ -26,14 +26,14 @@ from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 from sickbay_events import Decision, Target
 
-from . import calls_sync
-from .attempt import Attempt
-from .calls_sync import SyncStreamingAnswer
-from .chain import NO_FALLBACK, Answer, CallOptions, Usable
-from .client import Sickbay
-from .client import connect as connect_async
-from .outbox import Reportable
-from .reporter import CLOSE_LIMIT_S, Counts, Left, Reporter
+from .router import sync_calls as calls_sync
+from .router.attempt import Attempt
+from .router.chain import NO_FALLBACK, CallOptions, CallResult, Usable
+from .router.client import Sickbay
+from .router.client import connect as connect_async
+from .router.outbox import Reportable
+from .router.reporter import CLOSE_LIMIT_S, Counts, Left, Reporter
+from .router.sync_calls import SyncStreamingAnswer
 
 __all__ = ["SyncSickbay", "connect"]
 
@@ -141,7 +141,7 @@ class SyncSickbay:
     @overload
     def call(
         self, targets: Sequence[Target], attempt_fn: Callable[[Target, Attempt], T], **options: Unpack[CallOptions]
-    ) -> Answer[T]: ...
+    ) -> CallResult[T]: ...
 
     @overload
     def call(
@@ -151,7 +151,7 @@ class SyncSickbay:
         *,
         fallback: F,
         **options: Unpack[CallOptions],
-    ) -> Answer[T | F]: ...
+    ) -> CallResult[T | F]: ...
 
     def call(
         self,
@@ -160,7 +160,7 @@ class SyncSickbay:
         *,
         fallback: Any = NO_FALLBACK,
         **options: Unpack[CallOptions],
-    ) -> Answer[Any]:
+    ) -> CallResult[Any]:
         """Call along the chain, as `Sickbay.call` does, in this thread.
 
         A thread cannot be cancelled, so `attempt_fn` has to give `attempt.limit_s` to its client as the timeout.

@@ -16,13 +16,13 @@ from sickbay_events import GateEntry, Policy, Scope, Target, rfc3339
 from sickbay_events.view import AllowView, HoldView
 from sickbay_projections.entries import REASONS
 
-from .client import Sickbay
-from .gate import Gate
-from .outbox import NotReportable, Reportable, fit
-from .overlay import Overlay
-from .reporter import CLOSE_LIMIT_S, Counts, Left
-from .trials import Trials
-from .view import View
+from .router.client import Sickbay
+from .router.gate import Gate
+from .router.outbox import NotReportable, Reportable, fit
+from .router.overlay import Overlay
+from .router.reporter import CLOSE_LIMIT_S, Counts, Left
+from .router.trials import Trials
+from .view.entries import View
 
 __all__ = ["Standalone", "standalone"]
 

@@ -46,7 +46,7 @@ async def chains(sb: sickbay.Sickbay, targets: list[sickbay.Target]) -> None:
     assert_type(usable[0], sickbay.Target)
     assert_type(usable.retry_in_s, float | None)
     answer = await sb.call(targets, attempt_fn, budget_s=20, attempt_s=10, wait_s=1, forced="one", route="brief")
-    assert_type(answer, sickbay.Answer[str])
+    assert_type(answer, sickbay.CallResult[str])
     assert_type(answer.value, str)
     assert_type((answer.provider, answer.failed_over, answer.degraded), tuple[str, bool, bool])
     optional = await sb.call(targets, attempt_fn, fallback=None)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from ..kinds import KINDS, Kind
 from ..verdict import Verdict
-from .answer import Question, judge_answer
-from .envelope import plain_headers, read_body, read_envelope
+from .answer import CallFacts, judge_answer
+from .envelope import parse_body, plain_headers, read_envelope
 from .families import family_of
 from .match import match
 from .output import judge_output
@@ -38,7 +38,7 @@ def classify(
     needs to know of the request.
     """
     try:
-        question = Question(
+        question = CallFacts(
             requested_model=requested_model if isinstance(requested_model, str) else "",
             family=family_of(provider) if isinstance(provider, str) else "",
             stream=bool(stream),
@@ -51,12 +51,12 @@ def classify(
 
 
 def judge_exchange(
-    status: object, headers: object, body: object, question: Question, *, error: object = None
+    status: object, headers: object, body: object, question: CallFacts, *, error: object = None
 ) -> Verdict:
     """`classify` without its safety net: whatever the arguments, it is meant not to raise."""
     code = status if isinstance(status, int) and not isinstance(status, bool) else None
     plain = plain_headers(headers)
-    read = read_body(body, plain.get("content-type", ""))
+    read = parse_body(body, plain.get("content-type", ""))
     success = code is not None and 200 <= code < 300
     if isinstance(error, str) and error in ERRORS and (success or code is None):
         return _transport(error, begun=success and "{" in read.text)

@@ -15,9 +15,9 @@ import msgspec
 from ..kinds import KINDS, Kind
 from ..verdict import Verdict
 from .envelope import Body, Envelope, from_doc, read_envelope, read_json
-from .gather import Answer
 from .match import match
 from .output import judge_output
+from .response_reader import ResponseReader
 
 Json: TypeAlias = Any
 
@@ -50,7 +50,7 @@ _CONTENT: Final = re.compile(r"\"(?:content|text|response|generated_text)\"\s*:\
 _DONE: Final = object()
 
 
-class Question(NamedTuple):
+class CallFacts(NamedTuple):
     """What is known of the call, beside its answer."""
 
     requested_model: str
@@ -61,7 +61,7 @@ class Question(NamedTuple):
     client_capped: bool | None = None
 
 
-def judge_answer(status: int, headers: Mapping[str, str], body: Body, question: Question) -> Verdict:
+def judge_answer(status: int, headers: Mapping[str, str], body: Body, question: CallFacts) -> Verdict:
     """The verdict on a 2xx answer."""
     content_type = headers.get("content-type", "").lower()
     start = body.text.lstrip()[:16]
@@ -81,7 +81,7 @@ def judge_answer(status: int, headers: Mapping[str, str], body: Body, question: 
         documents, is_stream = _documents(body, stream=question.stream)
     if documents is None:
         return _broken(status, headers, body, question)
-    answer = Answer()
+    answer = ResponseReader()
     for document in documents:
         if document is _DONE:
             answer.done = True
@@ -167,7 +167,7 @@ def _documents(body: Body, *, stream: bool) -> tuple[list[Json] | None, bool]:
     return None, False
 
 
-def _unfinished(answer: Answer, body: Body) -> Verdict | None:
+def _unfinished(answer: ResponseReader, body: Body) -> Verdict | None:
     """A stream that never said that it was at its end."""
     if answer.done or answer.finish:
         if not answer.known:
@@ -180,7 +180,7 @@ def _unfinished(answer: Answer, body: Body) -> Verdict | None:
     return _says("truncated", signature="no_end_of_stream")
 
 
-def _broken(status: int, headers: Mapping[str, str], body: Body, question: Question) -> Verdict:
+def _broken(status: int, headers: Mapping[str, str], body: Body, question: CallFacts) -> Verdict:
     """A body that is no whole JSON: an error cut short, an answer cut short or by our own bound, or plain text."""
     start = body.text.lstrip()
     if start[0] not in "{[":
@@ -204,7 +204,9 @@ def _broken(status: int, headers: Mapping[str, str], body: Body, question: Quest
     )
 
 
-def _error(status: int, headers: Mapping[str, str], error: Json, question: Question, *, begun: bool = False) -> Verdict:
+def _error(
+    status: int, headers: Mapping[str, str], error: Json, question: CallFacts, *, begun: bool = False
+) -> Verdict:
     """An error object inside a 2xx is judged as if it had come with its own status. One that says nothing, after
     the answer had begun, is the server's: a request that is at fault is told so before.
     """

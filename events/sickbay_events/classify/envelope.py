@@ -137,7 +137,7 @@ def text_codec(charset: str) -> str:
     return name if name.startswith(_TEXT_CODECS) else "utf-8"
 
 
-def read_body(body: object, content_type: str) -> Body:
+def parse_body(body: object, content_type: str) -> Body:
     """Decode at most 64 KiB of a body by its byte-order mark, else its declared charset, else UTF-8."""
     charset = charset_of(content_type)
     if isinstance(body, str):

@@ -151,10 +151,10 @@ _SHAPES: Final = {
     "hyperbolic": "error_object flat detail",
     "opencode_zen": "error_object",
 }
-HABITS: Final[dict[str, frozenset[str]]] = {name: frozenset(row.split()) for name, row in _SHAPES.items()}
+PROVIDER_RULES: Final[dict[str, frozenset[str]]] = {name: frozenset(row.split()) for name, row in _SHAPES.items()}
 """The outlines in which a family is known to say 401, 403 and 404. Any other is a stranger's (SPEC 3)."""
 
-_KNOWN: Final = frozenset(HABITS) | {family for _, family in HOSTS} | frozenset(PORTS.values())
+_KNOWN: Final = frozenset(PROVIDER_RULES) | {family for _, family in HOSTS} | frozenset(PORTS.values())
 
 
 @lru_cache(maxsize=4096)

@@ -7,11 +7,12 @@ from typing import Final
 
 from ..kinds import KINDS, Kind, ScopeName
 from ..verdict import Verdict
-from . import families, habits, models, rules
+from . import families, models, rules
+from . import provider_rules as provider_rules
 from .envelope import Envelope
+from .message_patterns import SENTENCES
 from .retry_after import retry_after
 from .rules import MISSING, Rule
-from .sentences import SENTENCES
 
 _HINTED: Final = frozenset(kind for kind, row in KINDS.items() if row.group in ("throttle", "fault"))
 """Kinds for which a wait means something; elsewhere (a permission "in 15 minutes") it is a figure of speech."""
@@ -92,11 +93,11 @@ def _find(envelope: Envelope, family: str) -> tuple[Rule | None, str]:
         codes = (header.partition(":")[0].rpartition("#")[2].lower(), *codes)
     # `SensitiveContentDetected.Violence` is also a `SensitiveContentDetected`.
     codes += tuple(code.partition(".")[0] for code in codes if "." in code)
-    for row in habits.HABITS.get(family, ()):
+    for row in provider_rules.PROVIDER_RULES.get(family, ()):
         if (not row.codes or not row.codes.isdisjoint(codes)) and _fits(row, envelope):
             return row, "family"
     if not envelope.text:
-        for name, value, status, row in habits.HEADER_HABITS:
+        for name, value, status, row in provider_rules.HEADER_HABITS:
             here = envelope.headers.get(name)
             if here is not None and here.startswith(value) and status in ("", str(envelope.status)):
                 return row, "family"
@@ -179,9 +180,9 @@ def _is_foreign(envelope: Envelope, family: str, *, weak: bool) -> bool:
     """A 401, 403 or 404 that this family never says in this shape comes from the network in between (SPEC 3)."""
     if envelope.shape == "empty" and envelope.status == 404:
         return False
-    if envelope.status not in _STRANGER_STATUSES or family not in families.HABITS or envelope.shape == "inside":
+    if envelope.status not in _STRANGER_STATUSES or family not in families.PROVIDER_RULES or envelope.shape == "inside":
         return False
-    if envelope.shape in families.HABITS[family]:
+    if envelope.shape in families.PROVIDER_RULES[family]:
         return False
     return weak or envelope.shape in ("html", "text", "empty")
 

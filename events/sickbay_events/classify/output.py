@@ -74,7 +74,7 @@ def judge_output(
     the caller set a limit on the output (None: not known).
     """
     try:
-        source = Source(
+        source = DamageEvidence(
             prompt_ascii=prompt_ascii is True,
             raw=bytes(raw) if isinstance(raw, bytes | bytearray) else None,
             content_type=content_type if isinstance(content_type, str) else "",
@@ -98,7 +98,7 @@ def _bounded(text: object) -> str:
     return text if len(text) <= HEAD_BYTES + TAIL_BYTES else text[:HEAD_BYTES] + "\n" + text[-TAIL_BYTES:]
 
 
-class Source(NamedTuple):
+class DamageEvidence(NamedTuple):
     """What shows whose damage a damage is."""
 
     prompt_ascii: bool
@@ -109,7 +109,7 @@ class Source(NamedTuple):
 def judge_text(
     text: str,
     finish: str,
-    source: Source,
+    source: DamageEvidence,
     *,
     has_tool_calls: bool,
     reasoning: str,
@@ -161,7 +161,7 @@ def _without_reasoning(text: str) -> tuple[str, bool]:
     return visible, hidden
 
 
-def _damage(text: str, source: Source) -> Verdict | None:
+def _damage(text: str, source: DamageEvidence) -> Verdict | None:
     if not text.isascii():
         runs = damage.double_encoded(text)
         if runs >= 2 or (runs and runs * 200 >= len(text)):
@@ -175,14 +175,14 @@ def _damage(text: str, source: Source) -> Verdict | None:
     return None
 
 
-def _encoding(signature: str, source: Source) -> Verdict:
+def _encoding(signature: str, source: DamageEvidence) -> Verdict:
     """Blame the pipe first: what the bytes do not show, the router did itself (SPEC 3)."""
     if source.raw is not None and not _in_bytes(signature, source.raw, source.content_type):
         return Verdict(kind="mangled_output", scope="none", signature="own_decoding", attributable=False)
     return _mangled(signature, "host", source)
 
 
-def _mangled(signature: str, scope: ScopeName, source: Source, *, low: bool = False) -> Verdict:
+def _mangled(signature: str, scope: ScopeName, source: DamageEvidence, *, low: bool = False) -> Verdict:
     return Verdict(
         kind="mangled_output",
         scope=scope,

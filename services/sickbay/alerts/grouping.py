@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from .settings import Alerts, host_of
+from .settings import Alerts, url_host
 
 Fact: TypeAlias = Mapping[str, Any]
 """A transition as the log of transitions has it; `id`, `type`, `provider` and `time_ms` are always there."""
@@ -41,7 +41,7 @@ class Waiting(NamedTuple):
     handle: str
 
 
-class Batch(NamedTuple):
+class AlertBatch(NamedTuple):
     """What one message is about."""
 
     alerts: list[Waiting]
@@ -93,11 +93,11 @@ class Grouping:
             if name in part:
                 part[name] = Waiting(fact, handle)
                 return True
-        key = (fact["type"], host_of(fact["provider"]))
+        key = (fact["type"], url_host(fact["provider"]))
         self._groups.setdefault(key, _Group(now_s)).alerts[name] = Waiting(fact, handle)
         return True
 
-    def due(self, now_s: float) -> Batch | None:
+    def due(self, now_s: float) -> AlertBatch | None:
         """The next message's alerts, if one may go out now. They are under way until `done`."""
         full = self.waiting >= WAITING_MAX
         due = [key for key, group in self._groups.items() if full or self._at(group) <= now_s]
@@ -114,7 +114,7 @@ class Grouping:
         groups = [self._groups.pop(key) for key in taken]
         self._out = {name: one for group in groups for name, one in group.alerts.items()}
         alerts = sorted(self._out.values(), key=lambda one: one.fact["time_ms"])
-        return Batch(alerts, sum(len(group.alerts) for group in groups if group.held_back), self._lost)
+        return AlertBatch(alerts, sum(len(group.alerts) for group in groups if group.held_back), self._lost)
 
     def done(self, *, delivered: bool) -> list[str]:
         """The message under way was delivered, or given up: what acknowledges its alerts."""

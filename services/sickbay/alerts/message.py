@@ -11,8 +11,8 @@ import msgspec
 
 from sickbay_events import rfc3339
 
-from .grouping import Batch, Fact
-from .settings import host_of
+from .grouping import AlertBatch, Fact
+from .settings import url_host
 
 TEXT_MAX: Final = 3_000
 """Characters of a text for people; chat rooms cut at 4,000 and more."""
@@ -22,7 +22,7 @@ _LEFT_OUT: Final = ("numbers",)
 _ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class AlertMessage(msgspec.Struct, frozen=True, kw_only=True):
     """What a webhook and a command get, as JSON. `type` is `held`, `released`, `warning`, `mixed` or `test`."""
 
     v: int = 1
@@ -46,13 +46,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def message_of(batch: Batch, named: int) -> Message:
+def message_of(batch: AlertBatch, named: int) -> AlertMessage:
     """The message about these alerts, of which the first `named` are in it."""
     facts = batch.facts
     counts = Counter(fact["type"] for fact in facts)
-    hosts = list(dict.fromkeys(host_of(fact["provider"]) for fact in facts))
+    hosts = list(dict.fromkeys(url_host(fact["provider"]) for fact in facts))
     ids = "\n".join(sorted(fact["id"] for fact in facts))
-    return Message(
+    return AlertMessage(
         id=sha256(ids.encode()).hexdigest()[:32],
         type=next(iter(counts)) if len(counts) == 1 else "mixed",
         host=hosts[0] if len(hosts) == 1 else None,
@@ -67,21 +67,21 @@ def message_of(batch: Batch, named: int) -> Message:
     )
 
 
-def sample_message(now_ms: int) -> Message:
+def sample_message(now_ms: int) -> AlertMessage:
     """A message that says nothing but that messages arrive."""
     at = rfc3339(now_ms)
     text = "This is a test by `sickbay alerts test`: alerts of Sickbay arrive here."
-    return Message(
+    return AlertMessage(
         id=f"test-{now_ms}", type="test", host=None, count=0, counts={}, first_at=at, last_at=at, alerts=[], text=text
     )
 
 
-def slack_body(message: Message) -> dict[str, Any]:
+def slack_body(message: AlertMessage) -> dict[str, Any]:
     """For incoming webhooks of Slack and those that take the same. A name in it is text, never a mention or a link."""
     return {"text": message.text.translate(_ESCAPES), "mrkdwn": False}
 
 
-def _text(batch: Batch, counts: Counter[str], hosts: Sequence[str], named: int) -> str:
+def _text(batch: AlertBatch, counts: Counter[str], hosts: Sequence[str], named: int) -> str:
     facts = batch.facts
     what = ", ".join(f"{count} {_word(word, count)}" for word, count in counts.items())
     lines = [line_of(facts[0])]

@@ -26,9 +26,9 @@ from nats.aio.msg import Msg
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import HELD_PREFIX, RELEASED_PREFIX, TRANSITIONS, WARNING_PREFIX
-from .grouping import WAITING_MAX, Batch, Grouping, read_fact
-from .message import Message, message_of
-from .send import Failed, http_client, send, shown
+from .grouping import WAITING_MAX, AlertBatch, Grouping, read_fact
+from .message import AlertMessage, message_of
+from .send import Failed, alert_client, send, shown
 from .settings import Alerts, Receiver, Way, is_wanted
 
 _log = logging.getLogger("sickbay.alerts")
@@ -233,7 +233,7 @@ class Relay:
             else:
                 await self._answer(self._grouping.done(delivered=delivered), b"+ACK")
 
-    async def _deliver(self, http: httpx.AsyncClient, batch: Batch) -> bool | None:
+    async def _deliver(self, http: httpx.AsyncClient, batch: AlertBatch) -> bool | None:
         """Send one message, again and again until it is taken (True), given up (False), or another one's to tell."""
         message, name = message_of(batch, self._settings.named), self.receiver.name
         began_s, wait_s = time.monotonic(), RETRY_S
@@ -261,7 +261,7 @@ class Relay:
                 return None
             wait_s = min(2 * wait_s, RETRY_MAX_S)
 
-    async def _attempt(self, http: httpx.AsyncClient, message: Message) -> Failed | None:
+    async def _attempt(self, http: httpx.AsyncClient, message: AlertMessage) -> Failed | None:
         try:
             await send(http, self.receiver, self._way, message)
         except Failed as failed:
@@ -294,7 +294,7 @@ class Alerting:
 
     async def run(self) -> None:
         """Tell them until cancelled."""
-        async with http_client() as http, asyncio.TaskGroup() as group:
+        async with alert_client() as http, asyncio.TaskGroup() as group:
             for relay in self.relays:
                 group.create_task(relay.run(http), name=f"sickbay-alerts-{relay.receiver.name}")
 

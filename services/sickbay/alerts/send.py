@@ -24,7 +24,7 @@ import msgspec
 from sickbay_events.classify.retry_after import retry_after
 from sickbay_events.redact import MARK, redact
 
-from .message import Message, slack_body
+from .message import AlertMessage, slack_body
 from .settings import Receiver, Way
 
 ANSWER_BYTES_MAX: Final = 1_000
@@ -52,14 +52,14 @@ class Failed(Exception):
         super().__init__(why)
 
 
-def http_client() -> httpx.AsyncClient:
+def alert_client() -> httpx.AsyncClient:
     """The client that all receivers of a process share."""
     for name in ("httpx", "httpcore"):  # they log each request with its whole URL
         logging.getLogger(name).setLevel(logging.WARNING)
     return httpx.AsyncClient(follow_redirects=False, timeout=HTTP_S_MAX)
 
 
-async def send(http: httpx.AsyncClient, receiver: Receiver, way: Way, message: Message) -> str:
+async def send(http: httpx.AsyncClient, receiver: Receiver, way: Way, message: AlertMessage) -> str:
     """Send it, and what was answered. Raises `Failed`, and nothing else that a receiver can cause."""
     try:
         async with asyncio.timeout(receiver.limit_s):

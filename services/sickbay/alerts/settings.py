@@ -150,9 +150,9 @@ def is_wanted(receiver: Receiver, fact: Mapping[str, object]) -> bool:
     if receiver.rules and fact.get("rule") not in receiver.rules:
         return False
     provider = str(fact.get("provider", ""))
-    return not receiver.providers or bool({provider, host_of(provider)} & set(receiver.providers))
+    return not receiver.providers or bool({provider, url_host(provider)} & set(receiver.providers))
 
 
-def host_of(provider: str) -> str:
+def url_host(provider: str) -> str:
     """A provider without its alias."""
     return provider.partition("#")[0]

@@ -54,7 +54,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def host_of(header: str) -> str:
+def request_host(header: str) -> str:
     """The host of a Host header, without its port; empty if it is none."""
     found = _HOST.fullmatch(header)
     return "" if found is None else found[1]
@@ -93,7 +93,7 @@ class Access:
                 check_origin(connection)
             return found
         roles = self.anonymous
-        if self._is_loopback and not is_loopback(host_of(connection.headers.get("host", ""))):
+        if self._is_loopback and not is_loopback(request_host(connection.headers.get("host", ""))):
             roles = frozenset()
         if self._is_assumed and any(name in connection.headers for name in _FORWARDED):
             roles = frozenset()  # a proxy on this machine asks for somebody who may be anywhere

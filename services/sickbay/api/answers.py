@@ -17,18 +17,18 @@ from litestar.response.base import ASGIResponse
 from sickbay_events import Scope, parse_rfc3339, provider_of, rfc3339
 
 from ..bus.connect import BusError
-from ..operate import make_override, scope_of
-from ..transitions import DAY_MS
-from ..transitions import history as read_history
+from ..control.acts import make_override, scope_of
+from ..log.transitions import DAY_MS
+from ..log.transitions import past_transitions as read_history
 from .access import COOKIE, COOKIE_MAX_S, Access, Asked, check_origin, still_may
-from .desk import Desk, target_of
+from .desk import Operations, target_of
 from .ingest import take
-from .openapi import document
-from .problems import Problem, refused, unavailable
+from .openapi import openapi_document
+from .problems import Problem, field_refused, unavailable
 from .questions import (
     JSON,
     NDJSON,
-    Act,
+    ActRequest,
     Clear,
     DecideQuery,
     ExplainQuery,
@@ -37,7 +37,7 @@ from .questions import (
     StatusQuery,
     json_body,
     query,
-    read_body,
+    read_request_body,
 )
 from .streaming import EventStream
 from .tokens import Role
@@ -53,13 +53,13 @@ ASK: Final = READ | REPORT
 _REVALIDATE: Final = "private, no-cache"
 
 
-def desk_of(request: Asked) -> Desk:
+def desk_of(request: Asked) -> Operations:
     """What the application rests on."""
-    desk: Desk = request.app.state.desk
+    desk: Operations = request.app.state.desk
     return desk
 
 
-def answer(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+def json_response(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
     """A JSON answer; not to be kept unless `headers` say so."""
     return Response(
         msgspec.json.encode(value), status_code=status, media_type="application/json", headers=headers or {}
@@ -72,20 +72,22 @@ def tagged(request: Asked, value: object, tag: str, cache: str) -> Response[byte
     known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
     if "*" in known or tag.removeprefix("W/") in known:
         return Response(b"", status_code=304, headers=headers)
-    return answer(value, headers=headers)
+    return json_response(value, headers=headers)
 
 
 @get("/healthz", opt={"open": True}, sync_to_thread=False)
 def healthz(request: Asked) -> Response[bytes]:
     """Alive."""
-    return answer({"ok": True, "connected": desk_of(request).link.client is not None})
+    return json_response({"ok": True, "connected": desk_of(request).link.client is not None})
 
 
 @get("/readyz", opt={"open": True}, sync_to_thread=False)
 def readyz(request: Asked) -> Response[bytes]:
     """The view is fresh, or how old it is."""
     found = desk_of(request).readiness()
-    return answer(found, status=200 if found["ready"] else 503, headers={} if found["ready"] else {"Retry-After": "1"})
+    return json_response(
+        found, status=200 if found["ready"] else 503, headers={} if found["ready"] else {"Retry-After": "1"}
+    )
 
 
 @get("/metrics", opt={"roles": READ})
@@ -98,18 +100,18 @@ async def metrics(request: Asked) -> Response[bytes]:
 @get("/openapi.json", opt={"open": True}, sync_to_thread=False)
 def openapi() -> Response[bytes]:
     """The OpenAPI document."""
-    return answer(document(), headers={"Cache-Control": "public, max-age=300"})
+    return json_response(openapi_document(), headers={"Cache-Control": "public, max-age=300"})
 
 
 @post("/v1/outcomes", opt={"roles": REPORT}, status_code=200)
 async def outcomes(request: Asked) -> Response[bytes]:
     """Report finished attempts; answered when the log has them."""
-    body, media_type = await read_body(request, JSON, NDJSON)
+    body, media_type = await read_request_body(request, JSON, NDJSON)
     return await take(desk_of(request).sender, body, media_type, request.user.replica)
 
 
 @get("/v1/decide", opt={"roles": ASK}, sync_to_thread=False)
-def decide(request: Asked) -> Response[bytes]:
+def get_decide(request: Asked) -> Response[bytes]:
     """May this target be called now?"""
     asked = query(request, DecideQuery)
     replica = asked.replica or request.user.replica
@@ -122,20 +124,20 @@ def decide(request: Asked) -> Response[bytes]:
 
 
 @get("/v1/status", opt={"roles": READ})
-async def status(request: Asked) -> Response[bytes]:
+async def get_status(request: Asked) -> Response[bytes]:
     """What is held, or every target by pages."""
     asked = query(request, StatusQuery)
     question = {key: value for key, value in msgspec.to_builtins(asked).items() if value is not None}
     if asked.provider is not None:
         question["provider"] = _scope(asked.provider, asked.model).provider
     elif asked.model is not None:
-        raise refused("model", "a model together with its provider")
+        raise field_refused("model", "a model together with its provider")
     found = await desk_of(request).ask("sickbay.v1.status", question)
     return tagged(request, found, _tag_of(found), _REVALIDATE)
 
 
 @get("/v1/explain", opt={"roles": READ})
-async def explain(request: Asked) -> Response[bytes]:
+async def get_explain(request: Asked) -> Response[bytes]:
     """All that is known of a scope and those around it."""
     asked = query(request, ExplainQuery)
     question = {"provider": _scope(asked.provider, asked.model).provider, "model": asked.model}
@@ -159,7 +161,7 @@ _TIMES: Final = frozenset({"at", "at_ms"})
 
 
 @get("/v1/history", opt={"roles": READ})
-async def history(request: Asked) -> Response[bytes]:
+async def get_history(request: Asked) -> Response[bytes]:
     """Transitions of a time, newest last."""
     asked = query(request, HistoryQuery)
     desk = desk_of(request)
@@ -167,9 +169,9 @@ async def history(request: Asked) -> Response[bytes]:
     to_ms = desk.mirror.now_ms() if asked.to is None else _moment("to", asked.to)
     from_ms = to_ms - DAY_MS if asked.from_ is None else _moment("from", asked.from_)
     if from_ms > to_ms:
-        raise refused("from", "a time that is not after `to`")
+        raise field_refused("from", "a time that is not after `to`")
     if asked.model is not None and asked.provider is None:
-        raise refused("model", "a model together with its provider")
+        raise field_refused("model", "a model together with its provider")
     scope = None if asked.provider is None else _scope(asked.provider, asked.model)
     if client is None:
         raise unavailable("there is no connection to NATS")
@@ -180,7 +182,7 @@ async def history(request: Asked) -> Response[bytes]:
         raise unavailable(f"the transitions could not be read: {error or 'no answer'}") from None
     complete = found.known_from_ms <= from_ms
     facts = {"from": rfc3339(from_ms), "to": rfc3339(to_ms), "seq": desk.mirror.seq, "complete": complete}
-    return answer({**facts, "known_from": rfc3339(found.known_from_ms), "transitions": found.transitions})
+    return json_response({**facts, "known_from": rfc3339(found.known_from_ms), "transitions": found.transitions})
 
 
 def _scope(provider: str, model: str | None) -> Scope:
@@ -194,22 +196,22 @@ def _moment(field: str, text: str) -> int:
     try:
         return parse_rfc3339(text)
     except ValueError:
-        raise refused(field, "an RFC 3339 time with an offset, such as 2026-11-30T12:00:00Z") from None
+        raise field_refused(field, "an RFC 3339 time with an offset, such as 2026-11-30T12:00:00Z") from None
 
 
 @get("/v1/overview", opt={"roles": READ})
 async def overview(request: Asked) -> Response[bytes]:
     """The fleet at a glance."""
     if request.query_params:
-        raise refused(next(iter(request.query_params))[:64], "no parameter")
-    return answer(await desk_of(request).overview.get())
+        raise field_refused(next(iter(request.query_params))[:64], "no parameter")
+    return json_response(await desk_of(request).overview.get())
 
 
 @get("/v1/watch", opt={"roles": READ}, sync_to_thread=False)
 def watch(request: Asked) -> ASGIResponse:
     """Changes as they come: server-sent events."""
     if request.query_params:
-        raise refused(next(iter(request.query_params))[:64], "no parameter")
+        raise field_refused(next(iter(request.query_params))[:64], "no parameter")
     last_id = request.headers.get("last-event-id", "")
     hub, is_anonymous = desk_of(request).hub, request.user.is_anonymous
     return EventStream(hub, last_id, lambda: still_may(request, READ), is_anonymous=is_anonymous)
@@ -219,13 +221,13 @@ def _act_id(key: str, action: str, question: dict[str, Any]) -> str:
     """The id under which the log knows an act again: of its key and of all that it says. Another act under a key that
     was used is another act, not a repeat that is left out. Raises `Problem`."""
     if KEY.fullmatch(key) is None:
-        raise refused("Idempotency-Key", "1 to 128 printable ASCII characters without spaces")
+        raise field_refused("Idempotency-Key", "1 to 128 printable ASCII characters without spaces")
     return sha256(msgspec.json.encode([key, action, question])).hexdigest()[:32]
 
 
-async def _operate(request: Asked, action: str, act: Act | Clear) -> Response[bytes]:
+async def _operate(request: Asked, action: str, act: ActRequest | Clear) -> Response[bytes]:
     scope = _scope(act.provider, act.model)
-    until, for_s = (act.until, act.for_s) if isinstance(act, Act) else (None, None)
+    until, for_s = (act.until, act.for_s) if isinstance(act, ActRequest) else (None, None)
     desk, actor = desk_of(request), request.user.name
     # The services have the last word; what they would refuse is refused here with its field.
     make_override(action, reason=act.reason, actor=actor, now_ms=desk.mirror.now_ms(), until=until, for_s=for_s)
@@ -236,23 +238,23 @@ async def _operate(request: Asked, action: str, act: Act | Clear) -> Response[by
         question["id"] = _act_id(key, action, question)
     found = await desk.ask(f"sickbay.operate.v1.{action}", question)
     _log.info("%s of %s by %s", action, scope.key, actor)
-    return answer(found)
+    return json_response(found)
 
 
 @post("/v1/hold", opt={"roles": OPERATE}, status_code=200)
-async def hold(request: Asked) -> Response[bytes]:
+async def post_hold(request: Asked) -> Response[bytes]:
     """Keep every replica from a target."""
-    return await _operate(request, "hold", await json_body(request, Act))
+    return await _operate(request, "hold", await json_body(request, ActRequest))
 
 
 @post("/v1/allow", opt={"roles": OPERATE}, status_code=200)
-async def allow(request: Asked) -> Response[bytes]:
+async def post_allow(request: Asked) -> Response[bytes]:
     """Let calls pass whatever the rules say."""
-    return await _operate(request, "allow", await json_body(request, Act))
+    return await _operate(request, "allow", await json_body(request, ActRequest))
 
 
 @post("/v1/clear", opt={"roles": OPERATE}, status_code=200)
-async def clear(request: Asked) -> Response[bytes]:
+async def post_clear(request: Asked) -> Response[bytes]:
     """End a target's holds and forget its counts."""
     return await _operate(request, "clear", await json_body(request, Clear))
 
@@ -262,7 +264,9 @@ def session(request: Asked) -> Response[bytes]:
     """Who the caller is here."""
     caller = request.user
     roles = sorted(caller.roles)
-    return answer({"name": caller.name, "roles": roles, "anonymous": caller.is_anonymous, "replica": caller.replica})
+    return json_response(
+        {"name": caller.name, "roles": roles, "anonymous": caller.is_anonymous, "replica": caller.replica}
+    )
 
 
 @post("/v1/session", opt={"open": True}, status_code=204)
@@ -292,7 +296,7 @@ def _cookie(request: Asked, value: str, max_age_s: int) -> Cookie:
 
 HANDLERS: Final = (
     *(healthz, readyz, metrics, openapi),
-    *(outcomes, decide, status, explain, history, overview, watch),
-    *(hold, allow, clear),
+    *(outcomes, get_decide, get_status, get_explain, get_history, overview, watch),
+    *(post_hold, post_allow, post_clear),
     *(session, sign_in, sign_out),
 )

@@ -24,7 +24,7 @@ from ..metrics import api_exposition
 from .access import Access, guard
 from .answers import HANDLERS
 from .armor import Armor
-from .desk import Desk
+from .desk import Operations
 from .pages import page_handlers
 from .problems import handle
 from .questions import BODY_BYTES_MAX
@@ -43,7 +43,7 @@ class Api:
     def __init__(self, settings: Settings, options: NatsOptions, *, metrics: Exposition | None = None) -> None:
         """`metrics` writes them in the place of those of a process that only answers HTTP. Raises `TokensRefused`."""
         tokens = Tokens(Path(settings.http_tokens).expanduser() if settings.http_tokens else None)
-        self.desk = Desk(settings, options)
+        self.desk = Operations(settings, options)
         self.access = Access(settings, tokens)
         app = Litestar(
             route_handlers=[*HANDLERS, *page_handlers()],

@@ -13,15 +13,15 @@ import nats.errors
 from sickbay_events import Decision, NameRefused, Target, provider_of, token
 from sickbay_events.names import NAME_BYTES_MAX
 from sickbay_projections import decide_entries
+from sickbay_projections.weighing import alive, moments
 
 from ..bus.connect import NatsOptions, PermissionDenied, request
 from ..bus.link import Link
-from ..bus.viewnames import view_names
+from ..bus.view_names import view_names
 from ..config import Settings
-from ..mirror import Mirror
-from ..weighing import alive, moments
+from ..view.mirror import Mirror
 from .overview import Overview
-from .problems import Problem, refused, unavailable
+from .problems import Problem, field_refused, unavailable
 from .sender import Sender
 from .watch import Hub
 
@@ -42,7 +42,7 @@ class Decided(msgspec.Struct, frozen=True):
     stands_s: float
 
 
-class Desk:
+class Operations:
     """One process of the HTTP interface, without HTTP. Belongs to the event loop in which `start` is called."""
 
     def __init__(self, settings: Settings, options: NatsOptions) -> None:
@@ -144,5 +144,5 @@ def target_of(provider: str, model: str, replica: str) -> Target:
         try:
             token(name)
         except (NameRefused, UnicodeEncodeError):
-            raise refused(field, f"up to {NAME_BYTES_MAX} bytes of UTF-8") from None
+            raise field_refused(field, f"up to {NAME_BYTES_MAX} bytes of UTF-8") from None
     return found

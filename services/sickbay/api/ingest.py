@@ -22,11 +22,11 @@ from sickbay_events.derived import RULES
 from sickbay_events.names import NAME_BYTES_MAX, at_machine
 from sickbay_events.redact import redact
 
-from ..outbox import EVENT_BYTES_MAX, WORD_CHARS_MAX, NotReportable, fit
+from ..router.outbox import EVENT_BYTES_MAX, WORD_CHARS_MAX, NotReportable, fit
 from .desk import target_of
-from .problems import Problem, of_validation, refused, unavailable
+from .problems import Problem, field_refused, of_validation, unavailable
 from .questions import NDJSON, Model, Provider
-from .sender import Answer, Busy, Message, NotConnected, Sender
+from .sender import Busy, EventToStore, NotConnected, Sender, SendResult
 
 ITEMS_MAX: Final = 1_000
 ID_FORM: Final = "1 to 128 printable ASCII characters without spaces, another one for each outcome"
@@ -92,7 +92,7 @@ _WORDS: Final = {
 _OUTCOME_FIELDS: Final = tuple(CallOutcome.__struct_fields__)
 
 
-class Rejected(msgspec.Struct, frozen=True):
+class ItemRejected(msgspec.Struct, frozen=True):
     """An item that was not taken, and why."""
 
     index: int
@@ -100,7 +100,7 @@ class Rejected(msgspec.Struct, frozen=True):
     error: str
 
 
-class NotStored(msgspec.Struct, frozen=True):
+class ItemNotStored(msgspec.Struct, frozen=True):
     """An item that is good and not in the log, or nobody knows: to be sent again, under this id."""
 
     index: int
@@ -114,15 +114,15 @@ class Taken(msgspec.Struct, kw_only=True, omit_defaults=True):
     accepted: int
     """In the log for certain, those it had already included."""
     duplicates: int
-    rejected: list[Rejected]
-    not_stored: list[NotStored] = []
+    rejected: list[ItemRejected]
+    not_stored: list[ItemNotStored] = []
 
 
 class _Event(NamedTuple):
     at: int
     """Its place in the request."""
     id: str
-    message: Message
+    message: EventToStore
 
 
 def read_items(body: bytes, media_type: str) -> list[bytes | Any]:
@@ -151,13 +151,13 @@ def _decoded(item: bytes | Any) -> Any:
     if not isinstance(item, bytes):
         return item
     if len(item) > EVENT_BYTES_MAX:
-        raise refused("body", f"at most {EVENT_BYTES_MAX} bytes an item")
+        raise field_refused("body", f"at most {EVENT_BYTES_MAX} bytes an item")
     try:
         return _one(item)
     except msgspec.ValidationError as error:
         raise of_validation(error, _WORDS) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise refused("body", "one JSON object an item", "no JSON") from None
+        raise field_refused("body", "one JSON object an item", "no JSON") from None
 
 
 def _check_texts(item: Any) -> None:
@@ -166,29 +166,29 @@ def _check_texts(item: Any) -> None:
         try:
             parse_rfc3339(item.at)
         except ValueError:
-            raise refused("at", "an RFC 3339 time with an offset") from None
+            raise field_refused("at", "an RFC 3339 time with an offset") from None
     for at, lease in enumerate(item.trial or ()):
         if lease.rule not in RULES:
-            raise refused(f"trial[{at}].rule", f"one of {', '.join(RULES)}")
+            raise field_refused(f"trial[{at}].rule", f"one of {', '.join(RULES)}")
     for at, skip in enumerate(item.skipped or ()):
         if len(skip.reason) > WORD_CHARS_MAX or " " in skip.reason:
-            raise refused(f"skipped[{at}].reason", f"one word of up to {WORD_CHARS_MAX} characters")
+            raise field_refused(f"skipped[{at}].reason", f"one word of up to {WORD_CHARS_MAX} characters")
         if max(len(skip.provider), len(skip.model)) > 2 * NAME_BYTES_MAX:
-            raise refused(f"skipped[{at}]", f"names of up to {NAME_BYTES_MAX} bytes")
+            raise field_refused(f"skipped[{at}]", f"names of up to {NAME_BYTES_MAX} bytes")
 
 
-def read_item(given: bytes | Any, replica: str) -> tuple[str, Message]:
+def read_item(given: bytes | Any, replica: str) -> tuple[str, EventToStore]:
     """One item as an event of this replica. Raises `Problem` naming the field."""
     item = _decoded(given)
     item_id = secrets.token_hex(12) if item.id is None else item.id
     if _ID.fullmatch(item_id) is None:
-        raise refused("id", ID_FORM)
+        raise field_refused("id", ID_FORM)
     _check_texts(item)
     target = target_of(item.provider, item.model, replica)
     host, mark, machine = target.scope.host.partition("@")
     if mark and machine != replica and at_machine(host, machine) != host:
         # Of a machine's own loopback it is the only witness there is: another one must not be it.
-        raise refused("provider", "a loopback provider without a machine's name, which is the token's")
+        raise field_refused("provider", "a loopback provider without a machine's name, which is the token's")
     fields = {name: getattr(item, name) for name in _OUTCOME_FIELDS}
     fields["id"] = item_id
     if item.detail is not None:
@@ -197,9 +197,9 @@ def read_item(given: bytes | Any, replica: str) -> tuple[str, Message]:
         data = encode(fit(target, CallOutcome(**fields)))
         subject = outcome_subject(replica, target)
     except NotReportable as error:
-        raise refused(error.field.removeprefix("target."), str(error).partition(": ")[2]) from None
+        raise field_refused(error.field.removeprefix("target."), str(error).partition(": ")[2]) from None
     # Ids are each sender's own: one replica must not be able to have the log take another's event for a repeat.
-    return item_id, Message(subject, f"{token(replica)}:{item_id}", data)
+    return item_id, EventToStore(subject, f"{token(replica)}:{item_id}", data)
 
 
 def _says(problem: Problem) -> str:
@@ -209,30 +209,30 @@ def _says(problem: Problem) -> str:
 async def take(sender: Sender, body: bytes, media_type: str, replica: str) -> Response[bytes]:
     """Store a body's items; answers when the log has them. Raises `Problem`."""
     events: list[_Event] = []
-    rejected: list[Rejected] = []
+    rejected: list[ItemRejected] = []
     for index, item in enumerate(read_items(body, media_type)):
         try:
             events.append(_Event(index, *read_item(item, replica)))
         except Problem as problem:
-            rejected.append(Rejected(index, problem.field or "body", _says(problem)))
+            rejected.append(ItemRejected(index, problem.field or "body", _says(problem)))
     try:
         answers = await sender.send([event.message for event in events]) if events else []
     except (NotConnected, Busy) as error:
-        answers = [Answer(why=str(error))] * len(events)
+        answers = [SendResult(why=str(error))] * len(events)
     return _response(events, answers, rejected)
 
 
-def _response(events: list[_Event], answers: list[Answer], rejected: list[Rejected]) -> Response[bytes]:
+def _response(events: list[_Event], answers: list[SendResult], rejected: list[ItemRejected]) -> Response[bytes]:
     found = Taken(accepted=0, duplicates=0, rejected=rejected)
-    not_stored: list[NotStored] = []
+    not_stored: list[ItemNotStored] = []
     for event, answer in zip(events, answers, strict=True):
         if answer.seq:
             found.accepted += 1
             found.duplicates += answer.duplicate
         elif answer.is_refused:
-            rejected.append(Rejected(event.at, "body", f"the log refuses it: {answer.why}"))
+            rejected.append(ItemRejected(event.at, "body", f"the log refuses it: {answer.why}"))
         else:
-            not_stored.append(NotStored(event.at, event.id, answer.why))
+            not_stored.append(ItemNotStored(event.at, event.id, answer.why))
     rejected.sort(key=lambda one: one.index)
     if not_stored:
         found.not_stored = not_stored

@@ -10,7 +10,7 @@ import msgspec
 
 from sickbay_events import Decision
 
-from ..operate import Ack
+from ..control.acts import StoredAct
 from .access import COOKIE
 from .ingest import ITEMS_MAX, Outcome, Taken
 from .problems import MEDIA_TYPE
@@ -18,7 +18,7 @@ from .questions import (
     BODY_BYTES_MAX,
     JSON,
     NDJSON,
-    Act,
+    ActRequest,
     Clear,
     DecideQuery,
     ExplainQuery,
@@ -29,7 +29,7 @@ from .questions import (
 from .shapes import EXAMPLES, MORE, SHAPES
 
 _REF: Final = "#/components/schemas/{name}"
-_TYPES: Final = (Outcome, Taken, Decision, Ack, Act, Clear, SignIn)
+_TYPES: Final = (Outcome, Taken, Decision, StoredAct, ActRequest, Clear, SignIn)
 
 
 REPORT: Final = ("report",)
@@ -80,7 +80,7 @@ _TEXTS: Final = {"/v1/watch": "text/event-stream", "/metrics": "text/plain"}
 
 
 @lru_cache(maxsize=1)
-def document() -> dict[str, Any]:
+def openapi_document() -> dict[str, Any]:
     """The document, OpenAPI 3.1."""
     _, schemas = msgspec.json.schema_components(_TYPES, ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}

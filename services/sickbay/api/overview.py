@@ -15,13 +15,13 @@ import nats.errors
 from sickbay_events import rfc3339
 
 from ..bus.connect import BusError
+from ..control.acts import scope_of
 from ..historian.errors import HistoryRefused
-from ..operate import scope_of
-from ..transitions import warnings_of
+from ..log.transitions import warnings_of
 from .problems import Problem
 
 if TYPE_CHECKING:
-    from .desk import Desk
+    from .desk import Operations
 
 _log = logging.getLogger("sickbay.api")
 
@@ -44,7 +44,7 @@ _REPLICAS: Final = (
 class Overview:
     """Makes the overview when it is asked for and older than `KEPT_S`; who asks meanwhile waits for the same one."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Operations) -> None:
         self._desk = desk
         self._made: tuple[float, dict[str, Any] | Problem] | None = None
         self._lock = asyncio.Lock()

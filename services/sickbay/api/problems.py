@@ -18,7 +18,7 @@ from litestar.exceptions import HTTPException
 from sickbay_events import NameRefused
 
 from ..bus.connect import BusError
-from ..operate import ActRefused
+from ..control.acts import ActRefused
 
 _log = logging.getLogger("sickbay.api")
 
@@ -75,7 +75,7 @@ class Problem(Exception):
         )
 
 
-def refused(field: str, accepted: str, detail: str = "") -> Problem:
+def field_refused(field: str, accepted: str, detail: str = "") -> Problem:
     """A field that is not accepted."""
     return Problem(422, "field-refused", detail or f"{field} is not accepted", field=field, accepted=accepted)
 
@@ -95,13 +95,13 @@ def of_validation(error: msgspec.ValidationError, words: dict[str, str] | None =
     if unknown := _UNKNOWN.match(text):
         name = f"{field}.{unknown[1]}".lstrip(".")[:NAME_CHARS_MAX]
         known = "" if field else words.get("", "")
-        return refused(name, f"one of the fields {known}" if known else "no such field", "an unknown field")
+        return field_refused(name, f"one of the fields {known}" if known else "no such field", "an unknown field")
     if missing := _MISSING.match(text):
         name = f"{field}.{missing[1]}".lstrip(".")
-        return refused(name, words.get(name, "a value: it is required"), f"{name} is missing")
+        return field_refused(name, words.get(name, "a value: it is required"), f"{name} is missing")
     # msgspec repeats the value of a wrong word; nobody else does.
     accepted = _WORDS.sub("one of its words", text).removeprefix("Expected ").replace("`", "")
-    return refused(field or "body", (words.get(field) if field else None) or accepted)
+    return field_refused(field or "body", (words.get(field) if field else None) or accepted)
 
 
 def of_error(error: Exception) -> Problem:
@@ -109,9 +109,9 @@ def of_error(error: Exception) -> Problem:
     if isinstance(error, Problem):
         return error
     if isinstance(error, ActRefused):
-        return refused(error.field, error.accepted)
+        return field_refused(error.field, error.accepted)
     if isinstance(error, NameRefused):
-        return refused(error.field, error.accepted)
+        return field_refused(error.field, error.accepted)
     if isinstance(error, BusError):
         return unavailable(str(error))
     if isinstance(error, HTTPException):

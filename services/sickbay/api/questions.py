@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from sickbay_events.names import NAME_BYTES_MAX
 
-from ..rpc import LIMIT_MAX
-from .problems import Problem, of_validation, refused
+from ..service.rpc import LIMIT_MAX
+from .problems import Problem, field_refused, of_validation
 
 _T = TypeVar("_T")
 
@@ -36,11 +36,11 @@ Model = Annotated[str, _name("Exact model id", "z-ai/glm-5.3")]
 Moment = Annotated[str, Meta(max_length=64, description="RFC 3339 time", examples=["2026-11-30T12:00:00Z"])]
 
 
-class Question(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ApiRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Base of queries and bodies: a field misspelled is an error, since what was meant is not known."""
 
 
-class DecideQuery(Question, kw_only=True):
+class DecideQuery(ApiRequest, kw_only=True):
     """May this target be called now?"""
 
     provider: Provider
@@ -48,7 +48,7 @@ class DecideQuery(Question, kw_only=True):
     replica: Annotated[str, _name("Whose share of a ramp it is; default the token's replica", "router-7")] = ""
 
 
-class StatusQuery(Question, kw_only=True):
+class StatusQuery(ApiRequest, kw_only=True):
     """What is held; with `all`, every target, by pages."""
 
     provider: Provider | None = None
@@ -58,14 +58,14 @@ class StatusQuery(Question, kw_only=True):
     after: Annotated[str, Meta(max_length=4_096, description="`next` of the answer before")] = ""
 
 
-class ExplainQuery(Question, kw_only=True):
+class ExplainQuery(ApiRequest, kw_only=True):
     """All that is known of a scope and those around it."""
 
     provider: Provider
     model: Model | None = None
 
 
-class HistoryQuery(Question, kw_only=True):
+class HistoryQuery(ApiRequest, kw_only=True):
     """Transitions, the newest `limit` of the time asked for."""
 
     provider: Provider | None = None
@@ -77,7 +77,7 @@ class HistoryQuery(Question, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=HISTORY_MAX, description="Transitions in the answer")] = 500
 
 
-class Act(Question, kw_only=True):
+class ActRequest(ApiRequest, kw_only=True):
     """An operator's hold or allow. Its actor is the token's name. Exactly one of `for_s` and `until`."""
 
     provider: Provider
@@ -89,7 +89,7 @@ class Act(Question, kw_only=True):
     until: Moment | None = None
 
 
-class Clear(Question, kw_only=True):
+class Clear(ApiRequest, kw_only=True):
     """An operator's clear: it ends holds, forgets counts, and has no end of its own."""
 
     provider: Provider
@@ -97,7 +97,7 @@ class Clear(Question, kw_only=True):
     model: Annotated[Model | None, Meta(description="Without one: the whole provider")] = None
 
 
-class SignIn(Question, kw_only=True):
+class SignIn(ApiRequest, kw_only=True):
     """A token, to be changed into a cookie."""
 
     token: Annotated[str, Meta(min_length=1, max_length=512, description="The token", examples=["sbk_..."])]
@@ -108,7 +108,7 @@ def query(request: Request[Any, Any, Any], sort: type[_T]) -> _T:
     found: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name in found:
-            raise refused(name[:64], "the parameter once", "a parameter stands twice")
+            raise field_refused(name[:64], "the parameter once", "a parameter stands twice")
         found[name] = value
     try:
         return msgspec.convert(found, sort, strict=False)
@@ -116,7 +116,7 @@ def query(request: Request[Any, Any, Any], sort: type[_T]) -> _T:
         raise of_validation(error, _fields(sort)) from None
 
 
-async def read_body(request: Request[Any, Any, Any], *accepted: str) -> tuple[bytes, str]:
+async def read_request_body(request: Request[Any, Any, Any], *accepted: str) -> tuple[bytes, str]:
     """A request's body and its media type. Raises `Problem` for one of another type, too large, or too slow."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in accepted or request.headers.get("content-encoding", "identity").lower() != "identity":
@@ -136,7 +136,7 @@ async def read_body(request: Request[Any, Any, Any], *accepted: str) -> tuple[by
 
 async def json_body(request: Request[Any, Any, Any], sort: type[_T]) -> _T:
     """A request's JSON body. Raises `Problem` naming the field."""
-    body, _ = await read_body(request, JSON)
+    body, _ = await read_request_body(request, JSON)
     try:
         return msgspec.json.decode(body, type=sort)
     except msgspec.ValidationError as error:

@@ -14,11 +14,11 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from ..bus.bulk import BulkSubscription, Item, status_of, subscribe_bulk
+from ..bus.bulk import BulkSubscription, Item, header_status, subscribe_bulk
 from ..bus.connect import BusError, PermissionDenied
 from ..bus.link import Link
+from ..bus.publish import decode_ack, message
 from ..bus.write import write_now
-from ..publish import decode_ack, message
 
 ACK_S: Final = 3.0
 """All of it is answered within this, one way or the other."""
@@ -28,7 +28,7 @@ PENDING_BYTES_MAX: Final = 32 << 20
 RETRY_S: Final = 0.05
 
 
-class Message(NamedTuple):
+class EventToStore(NamedTuple):
     """One event to store."""
 
     subject: str
@@ -36,7 +36,7 @@ class Message(NamedTuple):
     data: bytes
 
 
-class Answer(msgspec.Struct):
+class SendResult(msgspec.Struct):
     """What became of one. `seq` 0: not in the log, or nobody knows, for the reason `why`; `is_refused` if the server
     will not take it at all."""
 
@@ -64,12 +64,12 @@ class _Waiting:
     """The messages of one request that are not answered yet, by number."""
 
     def __init__(self) -> None:
-        self.open: dict[int, Message] = {}
-        self.answers: dict[int, Answer] = {}
+        self.open: dict[int, EventToStore] = {}
+        self.answers: dict[int, SendResult] = {}
         self.changed = asyncio.Event()
         """Set when all are answered, or the connection is lost."""
 
-    def settle(self, number: int, answer: Answer) -> None:
+    def settle(self, number: int, answer: SendResult) -> None:
         """One is answered."""
         if self.open.pop(number, None) is not None:
             self.answers[number] = answer
@@ -90,7 +90,7 @@ class Sender:
         self._lock = asyncio.Lock()
         link.listen(disconnected=self._lost, error=self._error)
 
-    async def send(self, messages: list[Message], *, timeout_s: float = ACK_S) -> list[Answer]:
+    async def send(self, messages: list[EventToStore], *, timeout_s: float = ACK_S) -> list[SendResult]:
         """Store them and wait for the server's word on each, `timeout_s` at most; the answers in their order.
 
         Written again over the next connection if one is lost meanwhile. Raises `NotConnected`, `Busy`.
@@ -116,7 +116,7 @@ class Sender:
             for number in numbers:
                 self._waiting.pop(number, None)
         why = f"no acknowledgement in {timeout_s:g} s"
-        return [waiting.answers.get(number) or Answer(why=why) for number in numbers]
+        return [waiting.answers.get(number) or SendResult(why=why) for number in numbers]
 
     async def close(self) -> None:
         """Take no more answers. Never raises."""
@@ -168,12 +168,12 @@ class Sender:
             if waiting is None:
                 continue
             if ack is None:
-                if status_of(headers) == 503:
-                    waiting.settle(number, Answer(why="no stream takes it, or it has no leader"))
+                if header_status(headers) == 503:
+                    waiting.settle(number, SendResult(why="no stream takes it, or it has no leader"))
             elif ack.error is not None:
-                waiting.settle(number, Answer(why=str(ack.error), is_refused=not ack.error.blocked))
+                waiting.settle(number, SendResult(why=str(ack.error), is_refused=not ack.error.blocked))
             elif ack.seq > 0:
-                waiting.settle(number, Answer(seq=ack.seq, duplicate=ack.duplicate))
+                waiting.settle(number, SendResult(seq=ack.seq, duplicate=ack.duplicate))
 
     def _lost(self) -> None:
         for waiting in set(self._waiting.values()):
@@ -185,4 +185,4 @@ class Sender:
             for number, waiting in list(self._waiting.items()):
                 one = waiting.open.get(number)
                 if one is not None and one.subject == error.subject:
-                    waiting.settle(number, Answer(why="this service's NATS user may not report that"))
+                    waiting.settle(number, SendResult(why="this service's NATS user may not report that"))

@@ -27,8 +27,8 @@ from sickbay_events import GateEntry, Scope, TokenRefused, rfc3339
 from ..bus.bulk import Item, subscribe_bulk
 from ..bus.link import Link
 from ..bus.topology import HEALTH_PREFIX, HELD_PREFIX, RELEASED_PREFIX, WARNING_PREFIX
-from ..mirror import Mirror
-from ..transitions import fact_of
+from ..log.transitions import fact_of
+from ..view.mirror import Mirror
 from .problems import unavailable
 
 _log = logging.getLogger("sickbay.api")

@@ -220,7 +220,7 @@ async def subscribe_bulk(client: Client, subject: str, sink: Sink) -> BulkSubscr
 _STATUS_LINE = re.compile(rb"NATS/1\.0 +(\d{3})(?: +([^\r\n]*))?")
 
 
-def status_of(headers: bytes | None) -> int:
+def header_status(headers: bytes | None) -> int:
     """The inline status of a raw header block (100, 204, 404, 408, 409, 503 …), or 0 if it has none."""
     if headers is None or headers[:9] != STATUS_START:
         return 0

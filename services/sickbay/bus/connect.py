@@ -3,7 +3,7 @@
     options = NatsOptions.from_url("nats://router:secret@127.0.0.1:4222", inbox_prefix="_INBOX_router")
     client = await connect(options, timeout_s=5)          # a nats-py client, or ConnectError
 
-What nats-py does by itself and this module does not let through: `connect` to a dead port waits two minutes,
+What nats-py does by itself and this module does not let through: `connect_client` to a dead port waits two minutes,
 a wrong password is tried for ever, a refused publish is told to nobody but an error callback, a dead peer
 behind a silent network is noticed after four minutes. For a connection that is kept for ever see `link.py`.
 """
@@ -260,7 +260,7 @@ async def request(
             watch.asking.pop(subject, None)
 
 
-async def connect(
+async def connect_client(
     options: NatsOptions | str,
     *,
     timeout_s: float = 5.0,
@@ -311,7 +311,7 @@ async def connect_once(
     reconnected_cb: Callback | None = None,
     closed_cb: Callback | None = None,
 ) -> Client:
-    """As `connect`, but one round over the servers: raises `ConnectError` as soon as each has failed."""
+    """As `connect_client`, but one round over the servers: raises `ConnectError` as soon as each has failed."""
     client = Client()
     bulk_parser(client)
     watch = _Watch(len(options.servers), on_error)

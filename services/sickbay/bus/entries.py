@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from nats.aio.client import Client
 
-from .bulk import Item, header_value, status_of, status_text, subscribe_bulk
+from .bulk import Item, header_status, header_value, status_text, subscribe_bulk
 from .connect import BusError
-from .jetstream import rfc3339_ns
+from .jetstream import parse_rfc3339_ns
 
 PAGE_ENTRIES = 1_000
 _IDENTITY = re.compile(rb"\r\nNats-Subject: ([^\r\n]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r\n]*)\r\n")
@@ -30,7 +30,7 @@ class ReadError(BusError):
         super().__init__(f"{stream} could not be read: {why}")
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class BucketEntry(msgspec.Struct, frozen=True, gc=False):
     """The current message of one key. `subject` in full (`$KV.<bucket>.<key>`), `revision` its sequence, `time`
     the server's RFC 3339 time as it stands in the header, `payload`, `headers` the raw block."""
 
@@ -51,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     @property
     def time_ns(self) -> int:
         """`time` as nanoseconds since the epoch."""
-        return rfc3339_ns(self.time.decode())
+        return parse_rfc3339_ns(self.time.decode())
 
 
 class Entries(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Entries(msgspec.Struct, frozen=True):
     the newest (0: there is none): every change of these keys up to it is in them. A key that changed while pages were
     read may appear twice; the later one counts."""
 
-    entries: list[Entry]
+    entries: list[BucketEntry]
     last_seq: int
 
 
@@ -85,7 +85,7 @@ async def read_entries(
         await subscription.close()
 
 
-async def read_entry(client: Client, stream: str, subject: str, *, timeout_s: float = 1.0) -> Entry | None:
+async def read_entry(client: Client, stream: str, subject: str, *, timeout_s: float = 1.0) -> BucketEntry | None:
     """The current entry of one subject, or None if it has none. In a cluster any replica may answer, so it can
     be a moment old. Raises `ReadError`."""
     pager = _Pager(client, stream)
@@ -97,7 +97,7 @@ async def read_entry(client: Client, stream: str, subject: str, *, timeout_s: fl
         await subscription.close()
 
 
-async def read_page(client: Client, stream: str, body: dict[str, Any], *, timeout_s: float) -> list[Entry]:
+async def read_page(client: Client, stream: str, body: dict[str, Any], *, timeout_s: float) -> list[BucketEntry]:
     """One page of a stream as `body` asks for it, which has a `batch`: by sequence, subject or `start_time`. Each
     entry's headers say in Nats-Num-Pending how many come after it. Raises `ReadError`."""
     pager = _Pager(client, stream)
@@ -112,7 +112,7 @@ async def read_page(client: Client, stream: str, body: dict[str, Any], *, timeou
 class _Pager:
     def __init__(self, client: Client, stream: str) -> None:
         self.inbox = client.new_inbox()
-        self.entries: list[Entry] = []
+        self.entries: list[BucketEntry] = []
         self._client = client
         self._stream = stream
         self._single = False
@@ -135,7 +135,7 @@ class _Pager:
         if done is None or done.done():
             return
         for _, _, headers, payload in items:
-            status = status_of(headers)
+            status = header_status(headers)
             if status:
                 self._end(done, status, headers or b"")
                 return
@@ -143,7 +143,7 @@ class _Pager:
             if match is None or headers is None:
                 done.set_exception(ReadError(self._stream, 0, "an answer without sequence: the server is too old"))
                 return
-            self.entries.append(Entry(match[1], int(match[2]), match[3], payload, headers))
+            self.entries.append(BucketEntry(match[1], int(match[2]), match[3], payload, headers))
             if self._single:
                 done.set_result(False)
                 return

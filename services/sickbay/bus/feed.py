@@ -11,7 +11,7 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from .bulk import STATUS_START, BulkSubscription, Item, header_value, status_of, status_text
+from .bulk import STATUS_START, BulkSubscription, Item, header_status, header_value, status_text
 
 BATCH = 5_000  # messages a pull request asks for
 AHEAD = 3  # pull requests outstanding; BATCH_BYTES x AHEAD stays far below the server's max_pending, 64 MiB
@@ -70,7 +70,7 @@ class Feed:
         self.wake.set()
 
     def _take_status(self, headers: bytes) -> None:
-        status, text = status_of(headers), status_text(headers)
+        status, text = header_status(headers), status_text(headers)
         if status == 408 or (status == 409 and ("MaxBytes" in text or "Batch Completed" in text)):
             # A pull request ended; what it has not brought by now will not come.
             unused = int(header_value(headers, b"Nats-Pending-Messages") or 0)

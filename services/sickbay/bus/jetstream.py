@@ -107,14 +107,14 @@ class JetStreamApi:
         headers = message.get("hdrs")
         return StoredMessage(
             message["seq"],
-            rfc3339_ns(message["time"]),
+            parse_rfc3339_ns(message["time"]),
             message["subject"],
             b64decode(message.get("data", "")),
             b64decode(headers) if headers else None,
         )
 
 
-def rfc3339_ns(text: str) -> int:
+def parse_rfc3339_ns(text: str) -> int:
     """Nanoseconds since the epoch of an RFC 3339 time as NATS writes it, nanoseconds kept.
 
     Raises `ValueError` for anything else.

@@ -32,7 +32,7 @@ from .connect import BusError, PermissionDenied
 from .feed import Chunk, Feed, chunk_of, piece
 from .jetstream import JetStreamApi, StreamAt
 
-__all__ = ["CaughtUp", "Chunk", "Event", "Gap", "Interrupted", "LogChanged", "LogReader", "Resumed", "Source"]
+__all__ = ["CaughtUp", "Chunk", "ConnectionSource", "Event", "Gap", "Interrupted", "LogChanged", "LogReader", "Resumed"]
 
 CHUNK_MESSAGES = 5_000  # chunks that wait are joined up to about this size
 SILENCE_S = 1.5  # nothing at all, not even a heartbeat: the consumer is taken for lost
@@ -42,7 +42,7 @@ RETRY_MIN_S, RETRY_MAX_S = 0.02, 1.0
 INACTIVE_S = 30  # the server drops a consumer of which nobody pulls for so long
 
 
-class Source(Protocol):
+class ConnectionSource(Protocol):
     """Where the reader takes its connection from: a `Link`, or a `ClientSource` over another's client."""
 
     @property
@@ -105,7 +105,7 @@ class LogReader:
 
     def __init__(
         self,
-        source: Source,
+        source: ConnectionSource,
         stream: str,
         *,
         after_seq: int,
@@ -134,8 +134,8 @@ class LogReader:
     @property
     def age_s(self) -> float:
         """Seconds since anything was heard from the server, heartbeats included."""
-        heard = max(self._last_heard, self._feed.last_heard if self._feed else 0.0)
-        return time.monotonic() - heard
+        last_seen_s = max(self._last_heard, self._feed.last_heard if self._feed else 0.0)
+        return time.monotonic() - last_seen_s
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self

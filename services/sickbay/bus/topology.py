@@ -18,7 +18,7 @@ from nats.aio.client import Client
 
 from .connect import BusError, PermissionDenied, request
 from .link import Link
-from .viewnames import MAIN, ViewNames
+from .view_names import MAIN, ViewNames
 
 _log = logging.getLogger("sickbay.bus")
 
@@ -79,7 +79,7 @@ class NoLeader(TopologyError):
     """The servers of a cluster have not agreed on a leader, or too few of them run: it may be otherwise in a moment."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What an installation may choose. Ages in seconds, sizes in bytes; `replicas` 1, 3 or 5 (a cluster: 3)."""
 
     replicas: int = 1
@@ -89,7 +89,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     dead_max_age_s: int = 30 * DAY_S
     dead_max_bytes: int = 1 * GIB
 
-    def fitted(self, free_bytes: int) -> Limits:
+    def fitted(self, free_bytes: int) -> StreamLimits:
         """The same with the log and the dead letters cut to 1/2 and 1/20 of a disk's free bytes. A server
         grants a stream its whole `max_bytes` at once and refuses more than 3/4 of what is free."""
         return msgspec.structs.replace(
@@ -99,7 +99,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Difference(msgspec.Struct, frozen=True):
+class StreamDifference(msgspec.Struct, frozen=True):
     """One field of an existing stream that is not as the table has it. `serious`: Sickbay's guarantees depend
     on it; else it is the operator's choice (ages, sizes, replicas) and only worth a line."""
 
@@ -114,7 +114,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class StreamReport(msgspec.Struct, frozen=True):
-    """What became of one stream. `state` is "created", "present" or "missing" (the last from `check` only).
+    """What became of one stream. `state` is "created", "present" or "missing" (the last from `check_streams` only).
     `created_at` is the server's RFC 3339 time of its creation ("" when missing): the identity of a log."""
 
     name: str
@@ -122,11 +122,11 @@ class StreamReport(msgspec.Struct, frozen=True):
     created_at: str
     first_seq: int
     last_seq: int
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[StreamDifference, ...] = ()
 
 
 class TopologyReport(msgspec.Struct, frozen=True):
-    """What `ensure` and `check` found, in the order of the table."""
+    """What `ensure` and `check_streams` found, in the order of the table."""
 
     streams: tuple[StreamReport, ...]
 
@@ -158,7 +158,7 @@ class TopologyReport(msgspec.Struct, frozen=True):
                 return stream
         raise KeyError(name)
 
-    def _differences(self, *, serious: bool) -> list[Difference]:
+    def _differences(self, *, serious: bool) -> list[StreamDifference]:
         return [d for stream in self.streams for d in stream.differences if d.serious is serious]
 
 
@@ -166,10 +166,10 @@ OPERATORS_CHOICE = frozenset({"max_age", "max_bytes", "num_replicas"})
 """Fields whose difference is a note. All others of the table are serious."""
 
 
-def streams(limits: Limits | None = None, view: ViewNames = MAIN) -> tuple[dict[str, Any], ...]:
+def streams(limits: StreamLimits | None = None, view: ViewNames = MAIN) -> tuple[dict[str, Any], ...]:
     """The table: each stream's configuration as the JetStream API has it (durations in nanoseconds), in the
     order of creation, since the log sources the control stream. `view`: whose bucket and snapshots."""
-    limits = limits or Limits()
+    limits = limits or StreamLimits()
     common = {
         "retention": "limits",
         "storage": "file",
@@ -254,7 +254,7 @@ def streams(limits: Limits | None = None, view: ViewNames = MAIN) -> tuple[dict[
     )
 
 
-async def ensure(client: Client, limits: Limits | None = None, view: ViewNames = MAIN) -> TopologyReport:
+async def ensure(client: Client, limits: StreamLimits | None = None, view: ViewNames = MAIN) -> TopologyReport:
     """Create what is missing, compare what is there, change nothing.
 
     Raises `NoJetStream`, `TopologyError` (no room, no permission, subjects taken by another stream).
@@ -264,7 +264,7 @@ async def ensure(client: Client, limits: Limits | None = None, view: ViewNames =
 
 
 async def ensure_when_led(
-    link: Link, limits: Limits | None, view: ViewNames, *, timeout_s: float
+    link: Link, limits: StreamLimits | None, view: ViewNames, *, timeout_s: float
 ) -> tuple[Client, TopologyReport]:
     """As `ensure`, as soon as there is a connection and a cluster that begins has a leader; the client with it.
 
@@ -287,7 +287,7 @@ async def ensure_when_led(
         await asyncio.sleep(_LEADER_RETRY_S)
 
 
-async def check(client: Client, limits: Limits | None = None, view: ViewNames = MAIN) -> TopologyReport:
+async def check_streams(client: Client, limits: StreamLimits | None = None, view: ViewNames = MAIN) -> TopologyReport:
     """As `ensure`, but creates nothing."""
     await require_jetstream(client)
     return TopologyReport(tuple([await _stream(client, config, create=False) for config in streams(limits, view)]))
@@ -311,7 +311,7 @@ async def _stream(client: Client, config: dict[str, Any], *, create: bool) -> St
     answer = await _request(client, f"STREAM.INFO.{name}", None, name)
     if _error_code(answer) != _STREAM_NOT_FOUND:
         _raise_error(name, answer)
-        return _report(answer, "present", differences(config, answer["config"]))
+        return _report(answer, "present", stream_differences(config, answer["config"]))
     if not create:
         return StreamReport(name, "missing", "", 0, 0)
     answer = await _request(client, f"STREAM.CREATE.{name}", config, name)
@@ -321,22 +321,22 @@ async def _stream(client: Client, config: dict[str, Any], *, create: bool) -> St
     return _report(answer, "created" if answer.get("did_create", True) else "present", ())
 
 
-def _report(info: dict[str, Any], state: str, found: tuple[Difference, ...]) -> StreamReport:
+def _report(info: dict[str, Any], state: str, found: tuple[StreamDifference, ...]) -> StreamReport:
     at = info["state"]
     return StreamReport(info["config"]["name"], state, info["created"], at["first_seq"], at["last_seq"], found)
 
 
-def differences(wanted: dict[str, Any], found: dict[str, Any]) -> tuple[Difference, ...]:
+def stream_differences(wanted: dict[str, Any], found: dict[str, Any]) -> tuple[StreamDifference, ...]:
     """Fields of `wanted` (a row of the table) that `found` (the server's answer) has otherwise. The description
     is not compared; a field that the server leaves out is at its zero value; what the table does not name is
     the operator's business."""
-    differing: list[Difference] = []
+    differing: list[StreamDifference] = []
     for field, value in wanted.items():
         if field == "description":
             continue
         if not _same(value, found.get(field)):
             serious = field not in OPERATORS_CHOICE
-            differing.append(Difference(wanted["name"], field, found.get(field), value, serious))
+            differing.append(StreamDifference(wanted["name"], field, found.get(field), value, serious))
     return tuple(differing)
 
 

@@ -12,13 +12,13 @@ import typer
 
 from sickbay_events import EventError
 
-from ..asks import AsksRefused
 from ..bus.connect import BusError, OptionsError
-from ..bus.viewnames import ViewRefused
+from ..bus.view_names import ViewRefused
 from ..config import SettingRefused
+from ..control.acts import ActRefused
 from ..historian.errors import HistoryRefused
-from ..logfile import LogFileError
-from ..operate import ActRefused
+from ..log.file import LogFileError
+from ..replay.questions import AsksRefused
 from ..tomlfile import FileRefused
 from ..when import WhenRefused
 from .act import add as add_acts
@@ -28,20 +28,20 @@ from .base import SaysNo, error_console
 from .bench import add as add_bench
 from .demo.run import add as add_demo
 from .doctor import add as add_doctor
-from .equivalents import add as add_equivalents
 from .explain import add as add_explain
 from .files import add as add_files
 from .history import add as add_history
 from .imports import add as add_imports
 from .look import add as add_looks
+from .nats_equivalents import add as add_equivalents
 from .natsconfig import add as add_nats_config
+from .parsing import add as add_words
 from .policy import add as add_policy
 from .probe import add as add_probe
 from .prober import add as add_prober
 from .replay import add as add_replay
 from .serve import add as add_serve
 from .verify import add as add_verify
-from .words import add as add_words
 
 app = typer.Typer(
     name="sickbay",

@@ -13,17 +13,17 @@ from sickbay_events import KINDS, CallOutcome, Target
 
 from ..bus.connect import PermissionDenied
 from ..config import Settings
-from ..operate import (
-    Ack,
+from ..control.acts import (
     ActRefused,
     Force,
+    StoredAct,
     await_force,
     publish_outcome,
     publish_override,
     read_duration_s,
     scope_of,
 )
-from ..outbox import NotReportable, fit
+from ..router.outbox import NotReportable, fit
 from .base import AsJson, DataFolder, NatsUrl, Provider, connected, console, print_json, provider_name, run
 
 Model: TypeAlias = Annotated[str | None, typer.Argument(help="Model id as it is sent; without it the whole host.")]
@@ -155,7 +155,7 @@ def report(
         field = error.field.removeprefix("target.").replace("_", "-")
         raise ActRefused(field, took_ms if field == "took-ms" else model, str(error)) from error
 
-    async def work() -> Ack:
+    async def work() -> StoredAct:
         async with connected(nats, data) as client:
             return await publish_outcome(client, target, outcome, replica=settings.replica_name)
 
@@ -181,7 +181,7 @@ def _override(
         given = "both" if length else "neither"
         raise ActRefused("--for, --until", given, f"one of the two, such as --for 30m: a {action} has to end")
 
-    async def work() -> tuple[Ack, Force]:
+    async def work() -> tuple[StoredAct, Force]:
         async with connected(nats, data) as client:
             ack = await publish_override(
                 client, scope, action, reason=reason, actor=actor or login(), until=until, for_s=for_s
@@ -205,7 +205,7 @@ def login() -> str:
     return f"{name}@{socket.gethostname()}"
 
 
-def _print_ack(ack: Ack, as_json: bool, what: str, force: Force | None = None) -> None:
+def _print_ack(ack: StoredAct, as_json: bool, what: str, force: Force | None = None) -> None:
     if as_json:
         print_json(msgspec.to_builtins(ack) | ({} if force is None else msgspec.to_builtins(force)))
         return

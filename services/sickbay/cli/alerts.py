@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .base import AsJson, SaysNo, console, print_json, rows, run, settings, table
+from .base import AsJson, SaysNo, console, plain_table, print_json, rows, run, settings
 
 
 def add(app: typer.Typer) -> None:
@@ -36,14 +36,14 @@ def alerts_test(
         print_json({"ok": all(one["ok"] for one in answers), "receivers": answers})
     else:
         cells = ((one["name"], one["where"], "taken" if one["ok"] else "NOT taken", one["said"]) for one in answers)
-        console().print(rows(table("receiver", "where", "", "said"), cells))
+        console().print(rows(plain_table("receiver", "where", "", "said"), cells))
     if not all(one["ok"] for one in answers):
         raise typer.Exit(1)
 
 
 async def _tested(text: str) -> list[dict[str, Any]]:
     from ..alerts.message import sample_message
-    from ..alerts.send import Failed, http_client, send
+    from ..alerts.send import Failed, alert_client, send
     from ..alerts.settings import Receiver, read_alerts
 
     found, ways = read_alerts(text)
@@ -56,5 +56,5 @@ async def _tested(text: str) -> list[dict[str, Any]]:
         except Failed as failed:
             return {**facts, "ok": False, "said": failed.why}
 
-    async with http_client() as http:
+    async with alert_client() as http:
         return await asyncio.gather(*(one(receiver) for receiver in found.receiver))

@@ -1,4 +1,4 @@
-"""Commands of the HTTP interface: `sickbay api` runs it alone, `sickbay token` makes who may use it."""
+"""Commands of the HTTP interface: `sickbay api` runs it alone, `sickbay token_command` makes who may use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from ..config import SettingRefused, Settings
-from ..operate import ActRefused
+from ..control.acts import ActRefused
 from .base import DataFolder, NatsUrl, console, nats_options, settings
 from .http import answering, listening
 from .running import ended_by_signal, loop_runner, stdin_closes
@@ -25,7 +25,7 @@ ROLES: Final = ("report", "read", "operate")
 def add(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(api)
-    app.command()(token)
+    app.command()(token_command)
 
 
 def api(
@@ -87,7 +87,7 @@ async def _api(found: Settings, *, until_stdin_closes: bool) -> None:
         listener.close()
 
 
-def token(
+def token_command(
     name: Annotated[str, typer.Argument(help="Who it is for: a router, a service, a person.")],
     *,
     roles: Annotated[

@@ -23,8 +23,8 @@ from rich.table import Table
 from sickbay_events import provider_of
 from sickbay_events.names import at_machine
 
-from ..bus.connect import BusError, NatsOptions, PermissionDenied, connect
-from ..bus.viewnames import ViewNames, view_names
+from ..bus.connect import BusError, NatsOptions, PermissionDenied, connect_client
+from ..bus.view_names import ViewNames, view_names
 from ..config import Settings
 from ..when import seconds as seconds  # noqa: PLC0414 - all commands have it from here
 
@@ -67,7 +67,7 @@ def _console(terminal: bool, *, stderr: bool) -> Console:
     return Console(stderr=stderr, highlight=False, width=width, no_color=None if terminal else True, emoji=False)
 
 
-def table(*columns: str, title: str | None = None) -> Table:
+def plain_table(*columns: str, title: str | None = None) -> Table:
     """A table without lines between its cells, narrow enough for 80 columns."""
     made = Table(*columns, box=None, pad_edge=False, title=title, title_justify="left", padding=(0, 2, 0, 0))
     for column in made.columns:
@@ -84,7 +84,7 @@ def rows(made: Table, cells: Iterable[Iterable[object]]) -> Table:
 
 def facts(pairs: dict[str, object]) -> Table:
     """Two columns: a name and what it is. None is left out."""
-    made = table("", "")
+    made = plain_table("", "")
     made.show_header = False
     made.columns[0].no_wrap = True
     return rows(made, ((name, value) for name, value in pairs.items() if value is not None))
@@ -159,7 +159,7 @@ async def connected(nats: str | None, data: str | None = None) -> AsyncIterator[
             denied.append(error)
 
     options = nats_options(settings(nats=nats, data=data), "sickbay-cli")
-    client = await connect(options, timeout_s=CONNECT_TIMEOUT_S, on_error=note)
+    client = await connect_client(options, timeout_s=CONNECT_TIMEOUT_S, on_error=note)
     try:
         yield client
     except (BusError, TimeoutError) as error:

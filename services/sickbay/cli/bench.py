@@ -18,9 +18,9 @@ from nats.aio.client import Client
 import sickbay
 from sickbay_events import CallOutcome, Target
 
-from ..bus.connect import connect
+from ..bus.connect import connect_client
 from ..bus.embedded import saved_url
-from .base import AsJson, SaysNo, console, print_json, rows, run, table
+from .base import AsJson, SaysNo, console, plain_table, print_json, rows, run
 from .demo.children import Children
 
 RUN: Final = 200
@@ -75,7 +75,7 @@ def bench(
          "" if row.budget is None else f"{row.budget:,g} {row.unit}", row.verdict, row.beside)
         for row in found
     ]  # fmt: skip
-    console().print(rows(table("what", "measured", "budget", "", "in the same run"), cells))
+    console().print(rows(plain_table("what", "measured", "budget", "", "in the same run"), cells))
 
 
 async def _bench(holds: int, outcomes: int) -> list[Measured]:
@@ -89,7 +89,7 @@ async def _bench(holds: int, outcomes: int) -> list[Measured]:
             await services.words("is ready")
             url = saved_url(Path(folder) / "data")
             assert url is not None
-            client = await connect(url)
+            client = await connect_client(url)
             try:
                 async with sickbay.connect(url, "bench-a") as a, sickbay.connect(url, "bench-b") as b:
                     if not (await a.ready(ANSWER_S) and await b.ready(ANSWER_S)):

@@ -9,15 +9,15 @@ from typing import Final, NamedTuple
 from nats.aio.client import Client
 
 from sickbay_events import rfc3339
-from sickbay_projections.compared import Difference, Part, Result, Row
-from sickbay_projections.estimate import Unanswered
+from sickbay_projections.replay.compared import ComparedScope, FirstDifference, Part, Result
+from sickbay_projections.replay.estimate import Unanswered
 
-from ..compare import LOG, Comparing, compared_facts, world_of
-from ..logfile import LogFile
-from ..pastview import SETTLED_MS, Base, fold_live, log_now
-from ..replay import TO_THE_END, Bound, fold_file
-from ..report import write_report
-from .base import connected, console, error_console, print_json, rows, run, seconds, table
+from ..log.file import LogFile
+from ..log.folding import TO_THE_END, Bound, fold_file
+from ..replay.compare import LOG, Comparing, compared_facts, world_of
+from ..replay.past import SETTLED_MS, Base, fold_live, log_now
+from ..replay.report import write_report
+from .base import connected, console, error_console, plain_table, print_json, rows, run, seconds
 from .places import place_of
 from .progress import progress
 
@@ -54,7 +54,7 @@ def compare(asked: Asked, *, html: Path | None, as_json: bool) -> None:
     if as_json:
         print_json({"source": asked.source, "notes": notes, **compared_facts(result)})
         return
-    show(result)
+    show_comparison(result)
     if html is not None:
         console().print(f"the page with a timeline per target is in {html}", markup=False)
     if (took_s := time.monotonic() - began_s) > 2:
@@ -108,7 +108,7 @@ def _begins(comparing: Comparing, source: str, first_seq: int, first_ms: int, no
 # -- what people see -------------------------------------------------------------------------------------
 
 
-def show(result: Result) -> None:
+def show_comparison(result: Result) -> None:
     """Print a comparison for people, within 80 columns."""
     out, (one, other) = console(), result.parts
     if not result.events:
@@ -117,12 +117,12 @@ def show(result: Result) -> None:
     out.print(
         f"{result.events} events, {result.calls} calls, {span} from {rfc3339(result.from_ms)[:16]} UTC", markup=False
     )
-    made = table("", one.name, other.name)
+    made = plain_table("", one.name, other.name)
     out.print(rows(made, _lines(result, one, other)))
     for line in _difference(result.first_difference, one, other):
         out.print(line, markup=False)
     if result.rows:
-        made = table("provider", "model", f"held: {one.name} / {other.name}", "dead", "good")
+        made = plain_table("provider", "model", f"held: {one.name} / {other.name}", "dead", "good")
         out.print(rows(made, map(_row, result.rows[:ROWS_SHOWN])))
         if (more := len(result.rows) - ROWS_SHOWN) > 0:
             out.print(f"({more} more; --json and --html have them)")
@@ -168,7 +168,7 @@ def _estimate(found: Unanswered) -> str:
     return f"about {found.good:.0f} ({found.low:.0f} to {found.high:.0f}{blind})"
 
 
-def _difference(first: Difference | None, one: Part, other: Part) -> list[str]:
+def _difference(first: FirstDifference | None, one: Part, other: Part) -> list[str]:
     if first is None:
         return ["both conclude the same from every event"]
     status = f" ({first.status})" if first.status is not None else ""
@@ -183,7 +183,7 @@ def _difference(first: Difference | None, one: Part, other: Part) -> list[str]:
     return [head, *says]
 
 
-def _row(row: Row) -> tuple[str, str, str, str, str]:
+def _row(row: ComparedScope) -> tuple[str, str, str, str, str]:
     one, other = row.parts
     return (
         row.provider,

@@ -12,8 +12,8 @@ import msgspec
 import typer
 from nats.aio.client import Client
 
-from ..bus.connect import ConnectError, NatsOptions, PermissionDenied, connect
-from ..bus.viewnames import view_names
+from ..bus.connect import ConnectError, NatsOptions, PermissionDenied, connect_client
+from ..bus.view_names import view_names
 from ..config import Settings
 from .base import (
     CONNECT_TIMEOUT_S,
@@ -23,11 +23,11 @@ from .base import (
     ViewName,
     console,
     nats_options,
+    plain_table,
     print_json,
     rows,
     run,
     settings,
-    table,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def doctor(
         print_json({"ok": not bad, "findings": msgspec.to_builtins(findings)})
     else:
         cells = ((one.level, one.what, one.found + (f"\n-> {one.do}" if one.do else "")) for one in findings)
-        made = rows(table("", "", ""), cells)
+        made = rows(plain_table("", "", ""), cells)
         made.show_header = False
         console().print(made)
         warned = sum(one.level == "warn" for one in findings)
@@ -87,7 +87,7 @@ async def _examined(
     options: NatsOptions, found: Settings, system: NatsOptions | None, router: NatsOptions | None
 ) -> list[Finding]:
     from ..doctor.checks import examine
-    from ..doctor.finding import Finding, Patient
+    from ..doctor.finding import Finding, Installation
 
     denied: list[PermissionDenied] = []
 
@@ -98,12 +98,12 @@ async def _examined(
     where = ", ".join(options.servers)
     clients: list[Client] = []
     try:
-        clients.append(await connect(options, timeout_s=CONNECT_TIMEOUT_S, on_error=note))
+        clients.append(await connect_client(options, timeout_s=CONNECT_TIMEOUT_S, on_error=note))
         if system is not None:
-            clients.append(await connect(system, timeout_s=CONNECT_TIMEOUT_S))
+            clients.append(await connect_client(system, timeout_s=CONNECT_TIMEOUT_S))
         first = Finding(what="connection", level="ok", found=f"{where}, {await _round_trip(clients[0])}")
         of_system = clients[1] if system is not None else None
-        patient = Patient(clients[0], found, view_names(found.view), system=of_system, router=router)
+        patient = Installation(clients[0], found, view_names(found.view), system=of_system, router=router)
         return [first, *await examine(patient, denied)]
     except ConnectError as error:
         do = "start `sickbay serve` or NATS there, or name another with --nats"

@@ -15,13 +15,13 @@ from sickbay_events import Scope, Target, rfc3339
 from sickbay_projections import Fleet
 
 from ..bus.connect import PermissionDenied
-from ..operate import ActRefused, scope_of
-from ..pastview import PastView, state_at
-from ..replay import TO_THE_END, Bound
-from ..replicaview import seen_by
-from ..rpc import documents_around
-from ..trace import Step, trace
-from ..transitions import warnings_of
+from ..control.acts import ActRefused, scope_of
+from ..log.folding import TO_THE_END, Bound
+from ..log.transitions import warnings_of
+from ..replay.past import PastView, state_at
+from ..replay.replica import seen_by
+from ..replay.story import Step, trace
+from ..service.rpc import documents_around
 from .base import (
     AsJson,
     DataFolder,
@@ -29,17 +29,17 @@ from .base import (
     Provider,
     connected,
     console,
+    plain_table,
     print_json,
     provider_name,
     rows,
     run,
     seconds,
-    table,
 )
 from .look import ask, scope_cells
 from .places import place_of
 from .progress import progress
-from .sentences import WARNINGS_MAX, sentences, warned
+from .sentences import WARNINGS_MAX, sentences, warning_line
 
 STEPS_MAX: Final = 20
 
@@ -74,18 +74,18 @@ def explain(
     if replica and model is None:
         raise ActRefused("--replica", replica[0], "a replica together with a model")
 
-    async def work() -> Told:
+    async def work() -> Explanation:
         async with connected(nats, data) as client:
             if at is None and seq is None and not replica:
                 question = {"provider": name} if model is None else {"provider": name, "model": model}
                 state = await ask(client, "sickbay.v1.explain", question)
                 warnings = await warnings_of(client, scope, state["at"]) if state is not None else []
                 try:
-                    return Told(state, await trace(client, scope), warnings=warnings)
+                    return Explanation(state, await trace(client, scope), warnings=warnings)
                 except PermissionDenied as error:
                     if state is None:
                         raise
-                    return Told(state, [], denied=str(error), warnings=warnings)
+                    return Explanation(state, [], denied=str(error), warnings=warnings)
             bound = await place_of(client, at) if at is not None else Bound(seq=seq) if seq else TO_THE_END
             return await told_of_then(client, scope, bound, tuple(replica or ()))
 
@@ -107,19 +107,19 @@ def explain(
         out.print(_shown_place(told), markup=False)
     out.print(_shown_state(told.state, scope.provider, model))
     for warning in told.warnings[:WARNINGS_MAX]:
-        out.print(warned(warning), markup=False)
+        out.print(warning_line(warning), markup=False)
     for seen in told.replicas:
         out.print(_shown_replica(seen))
     if story:
         cells = [(s.seq, rfc3339(s.time_ms)[11:23], s.replica, s.what, s.effect) for s in story]
-        out.print(rows(table("seq", "time", "from", "event", "effect"), cells))
+        out.print(rows(plain_table("seq", "time", "from", "event", "effect"), cells))
     elif told.denied:
         out.print(f"the events are for an operator's user: {told.denied}", markup=False)
     else:
         out.print("the log has no event of it that changed anything")
 
 
-class Told(NamedTuple):
+class Explanation(NamedTuple):
     """What there is to tell. `base` says what a state of the past was folded from, None for the services' own."""
 
     state: dict[str, Any] | None
@@ -132,7 +132,7 @@ class Told(NamedTuple):
     """The last 24 hours' warnings; none for a state of the past."""
 
 
-async def told_of_then(client: Client, scope: Scope, bound: Bound, replicas: tuple[str, ...]) -> Told:
+async def told_of_then(client: Client, scope: Scope, bound: Bound, replicas: tuple[str, ...]) -> Explanation:
     """State, story and replicas at a place in the log. Raises `OutOfReach`, `BusError`."""
     with progress("folding") as shown:
         past = await state_at(client, bound, shown)
@@ -141,7 +141,7 @@ async def told_of_then(client: Client, scope: Scope, bound: Bound, replicas: tup
     target = None if scope.model is None else Target(scope.provider, scope.model)
     state = documents_around(fleet, scope, at_ms)
     seen = [await seen_by(client, target, name, fleet, at_ms) for name in replicas if target is not None]
-    return Told(state, await trace(client, scope, fleet.seq), base_facts(past, at_ms), tuple(seen))
+    return Explanation(state, await trace(client, scope, fleet.seq), base_facts(past, at_ms), tuple(seen))
 
 
 async def _asked_ms(client: Client, bound: Bound, fleet: Fleet) -> int:
@@ -162,7 +162,7 @@ def base_facts(past: PastView, at_ms: int) -> dict[str, Any]:
     }
 
 
-def _shown_place(told: Told) -> str:
+def _shown_place(told: Explanation) -> str:
     base = told.base or {}
     begins = {"snapshot": f"the snapshot at {base['from_seq']}", "beginning": "the log's beginning"}
     source = begins.get(base["begins"], "the first event that the log still has")
@@ -205,7 +205,7 @@ def _shown_state(found: dict[str, Any] | None, provider: str, model: str | None)
         lines.append(Text(f"{name} {word}: {why}{trial} (log sequence {found['seq']})"))
     cells = [cell for scope in found["scopes"] if _tells(scope) for cell in scope_cells(scope)]
     if cells:
-        lines.append(rows(table("provider", "model", "state", "left", "because", "seq"), cells))
+        lines.append(rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells))
     elif decision is None:
         lines.append(Text(f"{name}: nothing is known of it"))
     for scope in found["scopes"]:

@@ -11,9 +11,9 @@ from nats.aio.client import Client
 from ..bus.jetstream import JetStreamApi
 from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReader
 from ..bus.topology import LOG
-from ..logfile import LogLine, open_writer
-from ..projector.control import lost_control_events
-from ..trace import Standing
+from ..log.control import lost_control_events
+from ..log.file import LogLine, open_writer
+from ..replay.story import BorrowedConnection
 from .base import (
     AsJson,
     DataFolder,
@@ -76,7 +76,9 @@ async def export_log(client: Client, file: Path, *, first: int = 1, last: int | 
             await _write_lost_control_events(client, begin, write, found)
         if begin > end:
             return found
-        reader = LogReader(Standing(client), LOG, after_seq=begin - 1, created_at=at.created_at, name="export")
+        reader = LogReader(
+            BorrowedConnection(client), LOG, after_seq=begin - 1, created_at=at.created_at, name="export"
+        )
         try:
             async for event in reader:
                 if isinstance(event, Chunk):

@@ -25,16 +25,16 @@ from .base import (
     SaysNo,
     console,
     nats_options,
+    plain_table,
     print_json,
     provider_name,
     rows,
     seconds,
     settings,
-    table,
 )
 
 if TYPE_CHECKING:
-    from ..historian.query import Hold, Report  # with sqlite-utils, which takes a moment and no other command needs
+    from ..historian.query import HoldRow, Report  # with sqlite-utils, which takes a moment and no other command needs
 
 HistoryFile: TypeAlias = Annotated[
     Path | None,
@@ -74,7 +74,7 @@ def history(
 
     Example: sickbay history openrouter.ai z-ai/glm-5.3 --since "2 days ago"
     """
-    from ..historian.query import first_ms, now_ms, open_for_reading, report
+    from ..historian.query import first_ms, history_report, now_ms, open_for_reading
 
     if source is not None:
         from ..historian.build import built_from
@@ -93,7 +93,7 @@ def history(
         if since_ms >= until_ms:
             begin = since or f"{rfc3339(since_ms)[:19]}Z (the beginning)"
             raise typer.BadParameter(f"--since {begin} is not before --until {until}")
-        found = report(
+        found = history_report(
             database, provider_name(provider), model, since_ms, until_ms, at_ms=end_ms - (source is not None)
         )
     if as_json:
@@ -113,9 +113,9 @@ def _moment(option: str, text: str, now_ms: int) -> int:
 
 def _print_csv(found: Report) -> None:
     writer = csv.writer(sys.stdout)
-    from ..historian.query import Hold
+    from ..historian.query import HoldRow
 
-    writer.writerow(Hold.__struct_fields__)
+    writer.writerow(HoldRow.__struct_fields__)
     for hold in found.holds:
         builtins = msgspec.to_builtins(hold)
         writer.writerow(["" if value is None else value for value in builtins.values()])
@@ -143,7 +143,7 @@ def _print(found: Report, where: Path) -> None:
          f"{_what(hold)}\n  {hold.because}", hold.ended_by or "still held", hold.calls_saved or "")
         for hold in found.holds
     ]  # fmt: skip
-    out.print(rows(table("began (UTC)", "held for", "what, because", "ended by", "saved"), cells))
+    out.print(rows(plain_table("began (UTC)", "held for", "what, because", "ended by", "saved"), cells))
     out.print()
     for lane in found.lanes(TIMELINE_CHARS):
         line = Text(lane.bar, style="red" if lane.enforced else "yellow")
@@ -152,7 +152,7 @@ def _print(found: Report, where: Path) -> None:
     out.print(_scale(found), markup=False)
 
 
-def _what(hold: Hold) -> str:
+def _what(hold: HoldRow) -> str:
     return f"{hold.model or f'({hold.scope})'} {hold.rule}{'' if hold.enforced else ' (shadow)'}"
 
 
@@ -175,7 +175,7 @@ def historian(
 
     Example: sickbay historian --nats nats://nats:4222 --history /var/lib/sickbay/history.db
     """
-    from ..historian.book import Keep
+    from ..historian.store import Keep
     from .running import ended_by_signal, loop_runner, stdin_closes
 
     found = settings(nats=nats, data=data, history=None if file is None else str(file), log_level=log_level)

@@ -11,11 +11,11 @@ import typer
 
 from sickbay_events import KINDS, Kind
 
+from ..control.acts import ActRefused
 from ..importers.fields import Setup, read_setup
 from ..importers.formats import FORMATS, OWN
 from ..importers.run import Imported, copy_log, import_file
-from ..operate import ActRefused
-from .base import AsJson, SaysNo, console, error_console, facts, print_json, rows, table
+from .base import AsJson, SaysNo, console, error_console, facts, plain_table, print_json, rows
 from .progress import progress
 
 KINDS_SHOWN: Final = 20
@@ -110,6 +110,8 @@ def _tell(done: Imported, out: Path | None, *, as_json: bool) -> None:
     shown.print(facts(lines))
     if done.kinds:
         named: list[tuple[Kind, int]] = done.kinds.most_common(KINDS_SHOWN)  # type: ignore[assignment]
-        shown.print(rows(table("kind", "calls", "says"), ((kind, count, KINDS[kind].says) for kind, count in named)))
+        shown.print(
+            rows(plain_table("kind", "calls", "says"), ((kind, count, KINDS[kind].says) for kind, count in named))
+        )
     for reject in done.shown:
         error_console().print(f"rejected: row {reject.row}, {reject.field}: {reject.why}", markup=False, soft_wrap=True)

@@ -21,8 +21,8 @@ from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY
 
 from ..bus.connect import request
 from ..bus.entries import read_entries
-from ..bus.viewnames import MAIN, ViewNames
-from ..operate import log_now_ms
+from ..bus.view_names import MAIN, ViewNames
+from ..control.acts import log_now_ms
 from .base import (
     AsJson,
     DataFolder,
@@ -32,13 +32,13 @@ from .base import (
     chosen_view,
     connected,
     console,
+    plain_table,
     print_json,
     rows,
     run,
     seconds,
-    table,
 )
-from .sentences import WARNINGS_MAX, cause_of, warned
+from .sentences import WARNINGS_MAX, cause_of, warning_line
 
 RPC_TIMEOUT_S: Final = 5.0
 WATCH_EVERY_S: Final = 1.0
@@ -162,10 +162,12 @@ def shown_status(found: dict[str, Any]) -> RenderableType:
     cells = [cell for scope in found["scopes"] for cell in scope_cells(scope)]
     if shadow := _shadow(found):
         head += f"\n{shadow}"
-    warnings = [Text(warned(fact)) for fact in found["warnings"][:WARNINGS_MAX]]
+    warnings = [Text(warning_line(fact)) for fact in found["warnings"][:WARNINGS_MAX]]
     if not cells:
         return Group(Text(head), Text("nothing is held" if found["scopes"] == [] else "no holds"), *warnings)
-    return Group(Text(head), rows(table("provider", "model", "state", "left", "because", "seq"), cells), *warnings)
+    return Group(
+        Text(head), rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells), *warnings
+    )
 
 
 def _shadow(found: dict[str, Any]) -> str:

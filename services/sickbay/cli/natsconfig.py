@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ..operate import ActRefused
-from .base import AsJson, console, print_json, rows, table
+from ..control.acts import ActRefused
+from .base import AsJson, console, plain_table, print_json, rows
 
 
 def add(app: typer.Typer) -> None:
@@ -51,7 +51,7 @@ def nats_config(
 
     Example: sickbay nats-config /etc/sickbay/nats --host nats.internal --router router-1 --router router-2
     """
-    from ..natsconfig import COMPOSE_SERVERS, Plan, write  # with cryptography, which no other command needs
+    from ..nats_config.write import COMPOSE_SERVERS, Plan, write  # with cryptography, which no other command needs
 
     cluster = COMPOSE_SERVERS if compose and cluster == 1 else cluster
     hosts = tuple(host) if host else ("localhost",) if cluster > 1 and not compose else Plan(folder=folder).hosts
@@ -82,7 +82,7 @@ def nats_config(
         return
     out = console()
     out.print(f"{len(made.files)} files in {folder}; the certificates end on {made.valid_until:%Y-%m-%d}", markup=False)
-    out.print(rows(table("role", "environment", "may"), ((r.name, f"{r.name}.env", r.says) for r in made.roles)))
+    out.print(rows(plain_table("role", "environment", "may"), ((r.name, f"{r.name}.env", r.says) for r in made.roles)))
     for line in _next(folder, made.servers, compose=compose):
         out.print(line, markup=False, soft_wrap=True)
 

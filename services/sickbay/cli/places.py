@@ -6,8 +6,8 @@ import time
 
 from nats.aio.client import Client
 
-from ..operate import log_now_ms
-from ..replay import Bound
+from ..control.acts import log_now_ms
+from ..log.folding import Bound
 from ..when import when_ms
 
 

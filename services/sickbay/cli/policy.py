@@ -14,14 +14,14 @@ from nats.aio.client import Client
 from rich.table import Table
 
 from sickbay_events import Policy
-from sickbay_events.policy import OTHER_KEYS, differences
+from sickbay_events.policy import OTHER_KEYS, policy_differences
 from sickbay_events.policy import keys as policy_keys
 from sickbay_events.view import GATE_PREFIX, POLICY_KEY, PolicyInForce
 
 from ..bus.connect import BusError
 from ..bus.entries import read_entry
-from ..bus.viewnames import MAIN, ViewNames
-from ..policies import PolicySet, StandingPolicy, set_policy, standing_policy, to_toml
+from ..bus.view_names import MAIN, ViewNames
+from ..control.policies import PolicySet, StandingPolicy, set_policy, standing_policy, to_toml
 from .act import Actor, Reason, login
 from .base import (
     AsJson,
@@ -32,10 +32,10 @@ from .base import (
     chosen_view,
     connected,
     console,
+    plain_table,
     print_json,
     rows,
     run,
-    table,
 )
 
 Key = tuple[str, object, object]
@@ -76,7 +76,7 @@ def policy_show(
 
     standing, found = run(work())
     policy = Policy() if found is None else Policy.from_data(found.policy)
-    pending = standing is not None and bool(differences(policy, standing.policy))
+    pending = standing is not None and bool(policy_differences(policy, standing.policy))
     if as_json:
         print_json({
             "seq": 0 if found is None else found.seq,
@@ -89,7 +89,7 @@ def policy_show(
         head = "" if standing is None else f"# sickbay policy set FILE --expect {standing.seq} --reason ...\n"
         sys.stdout.write(head + to_toml(standing.policy if standing is not None else policy))
         return
-    changed = differences(Policy(), policy)
+    changed = policy_differences(Policy(), policy)
     if changed:
         console().print(_table("default", "in force", changed))
     since = (
@@ -126,7 +126,7 @@ def policy_check(file: Annotated[Path, typer.Argument(help="Policy file, TOML.")
 
     Example: sickbay policy check policy.toml
     """
-    changed = differences(Policy(), Policy.from_toml(file.read_bytes()))
+    changed = policy_differences(Policy(), Policy.from_toml(file.read_bytes()))
     if as_json:
         print_json({"ok": True, "changed": {key: value for key, _, value in changed}})
         return
@@ -185,7 +185,7 @@ def policy_explain(
     if as_json:
         print_json([dict(zip(("key", "default", "accepted", "says"), row, strict=True)) for row in found])
         return
-    made = table("key", "default", "what it does (accepted)")
+    made = plain_table("key", "default", "what it does (accepted)")
     cells = ((name, _shown(default), f"{says} ({accepted})") for name, default, accepted, says in found)
     console().print(rows(made, cells))
 
@@ -202,7 +202,7 @@ def _without_name(key: str) -> str:
 
 
 def _table(old: str, new: str, changes: Iterable[Key]) -> Table:
-    return rows(table("key", old, new), ((key, _shown(one), _shown(other)) for key, one, other in changes))
+    return rows(plain_table("key", old, new), ((key, _shown(one), _shown(other)) for key, one, other in changes))
 
 
 def _shown(value: object) -> object:

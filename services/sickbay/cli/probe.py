@@ -15,16 +15,16 @@ import typer
 from nats.aio.client import Client
 
 from sickbay_events import Checkpoint, GateEntry
+from sickbay_events.lease_wire import LeaseName
 from sickbay_events.names import at_machine
 from sickbay_events.view import CHECKPOINT_KEY, GATE_PREFIX
 
 from ..bus.connect import BusError
 from ..bus.entries import read_entry
-from ..bus.viewnames import ViewNames, view_names
+from ..bus.view_names import ViewNames, view_names
 from ..config import Settings
-from ..lease_wire import LeaseName
-from ..operate import Ack, log_now_ms, publish_probe
-from ..probes import Probe, ProbeRefused, Probes, ProbeTarget, made_probe, read_probes
+from ..control.acts import StoredAct, log_now_ms, publish_probe
+from ..prober.settings import Probe, ProbeRefused, ProbeSettings, ProbeTarget, made_probe, read_probes
 from .base import (
     AsJson,
     DataFolder,
@@ -41,7 +41,7 @@ from .base import (
 from .look import ask
 
 if TYPE_CHECKING:
-    from ..checks import Checked  # with its HTTP client, which no other command needs
+    from ..prober.checks import Checked  # with its HTTP client, which no other command needs
 
 FamilyName = Literal["openai-chat", "anthropic", "gemini", "ollama"]
 LevelName = Literal["readiness", "liveness"]
@@ -123,28 +123,30 @@ def _wanted(
         headers[key.strip()] = value.strip()
     named = plain_name(base) + mark + alias if alias else ""
     described = ProbeTarget(model=model, base_url=base, provider=named, family=family, headers=headers)
-    return made_probe(described, Probes(), machine=known.machine_name)
+    return made_probe(described, ProbeSettings(), machine=known.machine_name)
 
 
-async def _unreported(wanted: Probe) -> tuple[Checked, Ack | None]:
-    from ..checks import check, http_client
+async def _unreported(wanted: Probe) -> tuple[Checked, StoredAct | None]:
+    from ..prober.checks import probe_client, run_check
 
-    async with http_client() as http:
-        return await check(http, wanted), None
+    async with probe_client() as http:
+        return await run_check(http, wanted), None
 
 
-async def _reported(known: Settings, wanted: Probe, nats: str | None, data: str | None) -> tuple[Checked, Ack | None]:
+async def _reported(
+    known: Settings, wanted: Probe, nats: str | None, data: str | None
+) -> tuple[Checked, StoredAct | None]:
     """Check it as the services would: under the leases of its holds, and put the result into the log."""
-    from ..checks import check, http_client
-    from ..prober import LeaseHolder
+    from ..prober.checks import probe_client, run_check
+    from ..prober.prober import LeaseHolder
 
-    async with connected(nats, data) as client, http_client() as http:
+    async with connected(nats, data) as client, probe_client() as http:
         leases, seen_seq = await _leases(client, wanted, view_names(known.view))
         holder = LeaseHolder(client, known.replica_name, wanted, leases)
         if not await holder.take():
             raise SaysNo("it is held, and the lease of its trial is another one's now, or no service answers")
         try:
-            found = await check(http, wanted)
+            found = await run_check(http, wanted)
             if found.ok is None:
                 return found, None
             event = found.event(wanted, seen_seq=seen_seq, trial=leases)
@@ -159,7 +161,7 @@ async def _reported(known: Settings, wanted: Probe, nats: str | None, data: str 
 
 async def _leases(client: Client, wanted: Probe, names: ViewNames) -> tuple[list[LeaseName], int | None]:
     """The leases it needs by what the gates are told, and the largest sequence seen."""
-    from ..prober import leases_wanted
+    from ..prober.prober import probe_leases
 
     try:
         checkpoint = await _read(client, names, CHECKPOINT_KEY, Checkpoint)
@@ -171,7 +173,7 @@ async def _leases(client: Client, wanted: Probe, names: ViewNames) -> tuple[list
     if wanted.level == "liveness":
         return [], seen_seq
     alive = [entry if entry is not None and entry.expires_ms > now_ms else None for entry in entries]
-    leases = leases_wanted(wanted.target, alive, now_ms)
+    leases = probe_leases(wanted.target, alive, now_ms)
     if leases is None:
         raise SaysNo(
             f"{wanted.target.provider} {wanted.target.model} is held and wants no trial now (`sickbay explain` says "

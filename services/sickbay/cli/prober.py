@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from ..bus.viewnames import view_names
+from ..bus.view_names import view_names
 from ..config import Settings
-from ..probes import Probe, Probes, read_probes
+from ..prober.settings import Probe, ProbeSettings, read_probes
 from .base import DataFolder, NatsUrl, SaysNo, console, nats_options, settings
 
 LOG_FORM = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -49,11 +49,11 @@ def prober(
         runner.run(_probe(found, wanted, targets))
 
 
-async def _probe(found: Settings, wanted: Probes, targets: list[Probe]) -> None:
+async def _probe(found: Settings, wanted: ProbeSettings, targets: list[Probe]) -> None:
     """Probe until a signal, while the view is fresh: who is blind does not know what is held."""
     from ..bus.link import Link
-    from ..mirror import Mirror
-    from ..prober import Prober, ViewFacts
+    from ..prober.prober import Prober, ViewFacts
+    from ..view.mirror import Mirror
     from .running import ended_by_signal
 
     ended = ended_by_signal()

@@ -12,16 +12,16 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 import typer
 from nats.aio.client import Client
 
-from sickbay_events import DerivedEvent, HealthChanged, Held, Policy, Released, WarningRaised, rfc3339
+from sickbay_events import DerivedEvent, HealthChanged, Policy, Released, TargetHeld, WarningRaised, rfc3339
 from sickbay_projections import FOLD_VERSION, Fleet
 
-from ..asks import Asks, read_asks
-from ..logfile import LogFile
-from ..operate import ActRefused
-from ..pastview import Base, find_base, fold_live, log_now
-from ..replay import TO_THE_END, Bound, Folding, Look, fold_file
-from ..told import Told
-from .base import AsJson, DataFolder, NatsUrl, connected, console, error_console, rows, run, seconds, table
+from ..control.acts import ActRefused
+from ..log.file import LogFile
+from ..log.folding import TO_THE_END, Bound, Folding, InspectAt, fold_file
+from ..replay.past import Base, find_base, fold_live, log_now
+from ..replay.questions import ReplayQuestions, read_asks
+from ..replay.spool import DerivedSpool
+from .base import AsJson, DataFolder, NatsUrl, connected, console, error_console, plain_table, rows, run, seconds
 from .compare import Asked, compare
 from .look import scope_cells
 from .places import place_of
@@ -77,7 +77,7 @@ def replay_command(
     if at is not None and last is not None:
         raise ActRefused("--at, --to", f"{at}, {last}", "one of the two")
 
-    with Told() as told:
+    with DerivedSpool() as told:
 
         async def live() -> Replay:
             async with connected(nats, data) as client:
@@ -91,21 +91,21 @@ def replay_command(
             done = replay_file(Path(source), wanted, told, at=at is not None, policy=given)
         for note in done.notes:
             error_console().print(f"sickbay: {note}", markup=False, soft_wrap=True)
-        write_json(done) if as_json else show(done)
+        write_json(done) if as_json else show_replay(done)
 
 
-class Wanted(NamedTuple):
+class ReplayRange(NamedTuple):
     """What of a log is wanted."""
 
     first: Bound
     last: Bound
-    asks: Asks | None
+    asks: ReplayQuestions | None
 
 
-async def _wanted(client: Client | None, first: str | None, last: str | None, asks: Path | None) -> Wanted:
+async def _wanted(client: Client | None, first: str | None, last: str | None, asks: Path | None) -> ReplayRange:
     places = [TO_THE_END if text is None else await place_of(client, text) for text in (first, last)]
     now = await place_of(client, "now") if asks is not None else TO_THE_END
-    return Wanted(places[0], places[1], None if asks is None else read_asks(asks, now_ms=now.time_ms or 0))
+    return ReplayRange(places[0], places[1], None if asks is None else read_asks(asks, now_ms=now.time_ms or 0))
 
 
 class Replay(NamedTuple):
@@ -113,18 +113,20 @@ class Replay(NamedTuple):
 
     source: str
     folding: Folding
-    told: Told
+    told: DerivedSpool
     took_s: float
     notes: list[str]
     """What whoever looks at it must know: for stderr."""
-    asks: Asks | None
+    asks: ReplayQuestions | None
     at_ms: int | None
     """Log time of the state that is to be shown; None: none is."""
     cut: str | None = None
     begins: str = ""
 
 
-def replay_file(path: Path, wanted: Wanted, told: Told, *, at: bool = False, policy: Policy | None = None) -> Replay:
+def replay_file(
+    path: Path, wanted: ReplayRange, told: DerivedSpool, *, at: bool = False, policy: Policy | None = None
+) -> Replay:
     """Fold a file. Raises `LogFileError`, `OSError`."""
     file = LogFile(path)
     folding = _folding(Fleet(policy or Policy()), wanted, told)
@@ -143,7 +145,7 @@ def replay_file(path: Path, wanted: Wanted, told: Told, *, at: bool = False, pol
 
 
 async def replay_live(
-    client: Client, wanted: Wanted, told: Told, *, at: bool = False, policy: Policy | None = None
+    client: Client, wanted: ReplayRange, told: DerivedSpool, *, at: bool = False, policy: Policy | None = None
 ) -> Replay:
     """Fold the live log. Raises `OutOfReach`, `BusError`."""
     log = await log_now(client)
@@ -161,7 +163,7 @@ async def replay_live(
     return Replay(LIVE, folding, told, took_s, notes + _unread(folding), wanted.asks, at_ms, begins=base.begins)
 
 
-async def _base(client: Client, log: Any, wanted: Wanted, *, at: bool, policy: Policy | None) -> Base:
+async def _base(client: Client, log: Any, wanted: ReplayRange, *, at: bool, policy: Policy | None) -> Base:
     """What to begin from: as near as what is wanted lets, or from the log's beginning where all of it is."""
     if policy is not None:
         return Base(Fleet(policy), 0, "beginning" if log.first_seq <= 1 else "trimmed")
@@ -176,9 +178,9 @@ async def _base(client: Client, log: Any, wanted: Wanted, *, at: bool, policy: P
     return min(bases, key=lambda base: base.fleet.seq)
 
 
-def _folding(fleet: Fleet, wanted: Wanted, told: Told) -> Folding:
+def _folding(fleet: Fleet, wanted: ReplayRange, told: DerivedSpool) -> Folding:
     told.first_seq, told.first_ms = wanted.first.seq or 0, wanted.first.time_ms or 0
-    looks: list[Look] = wanted.asks.looks() if wanted.asks is not None else []
+    looks: list[InspectAt] = wanted.asks.looks() if wanted.asks is not None else []
     return Folding(fleet, end=wanted.last, looks=looks, told=told.take)
 
 
@@ -194,7 +196,7 @@ def _unread(folding: Folding) -> list[str]:
 # -- what people see -------------------------------------------------------------------------------------
 
 
-def show(done: Replay) -> None:
+def show_replay(done: Replay) -> None:
     """Print a replay for people."""
     out, folding, told = console(), done.folding, done.told
     fleet = folding.fleet
@@ -203,13 +205,17 @@ def show(done: Replay) -> None:
         cells = [cell for document in documents if document is not None for cell in scope_cells(document)]
         out.print(f"held at {rfc3339(done.at_ms)[:23]}Z, log sequence {fleet.seq}:" + ("" if cells else " nothing"))
         if cells:
-            out.print(rows(table("provider", "model", "state", "left", "because", "seq"), cells))
+            out.print(rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells))
     elif done.asks is None and told.newest:
         if (earlier := sum(told.counts.values()) - told.counts["health"] - len(told.newest)) > 0:
             out.print(f"({earlier} earlier ones are not shown; --json has them all)")
-        out.print(rows(table("seq", "time", "what", "provider", "model", "until"), _transition_cells(told.newest)))
+        out.print(
+            rows(plain_table("seq", "time", "what", "provider", "model", "until"), _transition_cells(told.newest))
+        )
     if done.asks is not None:
-        out.print(rows(table("at", "provider", "model", "replica", "answer", "left", "seq"), _answer_cells(done.asks)))
+        out.print(
+            rows(plain_table("at", "provider", "model", "replica", "answer", "left", "seq"), _answer_cells(done.asks))
+        )
     numbers = [f"{folding.events} events up to sequence {fleet.seq}"]
     if unread := sum(folding.poison.values()):
         numbers.append(f"{unread} unreadable")
@@ -223,7 +229,7 @@ def show(done: Replay) -> None:
 
 def _transition_cells(events: Iterable[DerivedEvent]) -> Iterator[tuple[object, ...]]:
     for event in events:
-        until = rfc3339(event.end_ms)[11:19] if isinstance(event, Held) else ""
+        until = rfc3339(event.end_ms)[11:19] if isinstance(event, TargetHeld) else ""
         yield (
             event.cause_seq,
             rfc3339(event.time_ms)[11:23],
@@ -235,7 +241,7 @@ def _transition_cells(events: Iterable[DerivedEvent]) -> Iterator[tuple[object, 
 
 
 def _word(event: DerivedEvent) -> str:
-    if isinstance(event, Held):
+    if isinstance(event, TargetHeld):
         return f"held by {event.rule}" + ("" if event.enforced else " (shadow)")
     if isinstance(event, Released):
         return f"released ({event.rule}) by {event.by}"
@@ -246,7 +252,7 @@ def _word(event: DerivedEvent) -> str:
     return event.rule
 
 
-def _answer_cells(asks: Asks) -> Iterator[tuple[object, ...]]:
+def _answer_cells(asks: ReplayQuestions) -> Iterator[tuple[object, ...]]:
     for found in asks.answers:
         left = seconds(found["retry_in_s"]) if not found["allowed"] else ""
         answer = ("yes" if found["allowed"] else "no") + f", {found['reason']}" + (", trial" if found["trial"] else "")
@@ -304,9 +310,9 @@ def replayed_facts(done: Replay) -> dict[str, Any]:
     return facts
 
 
-def hold_fact(held: Held | dict[str, Any]) -> dict[str, Any]:
+def hold_fact(held: TargetHeld | dict[str, Any]) -> dict[str, Any]:
     """A hold by what names it and by its end: equal live and in a replay."""
-    if isinstance(held, Held):
+    if isinstance(held, TargetHeld):
         scope, names = held.scope.key, {name: getattr(held, name) for name in _NAMES}
     else:
         scope, names = held["scope"], {name: held[name] for name in _NAMES}

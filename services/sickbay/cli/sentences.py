@@ -105,7 +105,7 @@ def _by(counts: dict[str, int] | None) -> str:
     return ", ".join(f"{count} by {name}" for name, count in (counts or {}).items()) or "by nobody named"
 
 
-def warned(fact: dict[str, Any]) -> str:
+def warning_line(fact: dict[str, Any]) -> str:
     """One warning as a line."""
     names = {"signature": fact.get("signature"), "replica": fact.get("replica"), "route": fact.get("route")}
     rule = str(fact["rule"])

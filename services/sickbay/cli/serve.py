@@ -91,7 +91,7 @@ def serve(
 
 async def _serve(settings: Settings, *, until_stdin_closes: bool) -> None:
     ready, ended = asyncio.Event(), ended_by_signal()  # before the imports below, which take a moment
-    from ..app import make_app
+    from ..service.app import make_app
 
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
@@ -118,7 +118,7 @@ async def _until(
     app: AsgiFastStream, settings: Settings, listener: socket.socket | None, ready: asyncio.Event, ended: asyncio.Event
 ) -> None:
     """The application's life, begun and ended in one task as its task group wants it."""
-    from ..app import services_of
+    from ..service.app import services_of
 
     async with app.start_lifespan_context(), _http(app, settings, listener):
         await services_of(app).ready()
@@ -131,7 +131,7 @@ async def _until(
 @contextlib.asynccontextmanager
 async def _http(app: AsgiFastStream, settings: Settings, listener: socket.socket | None) -> AsyncIterator[None]:
     """Answer HTTP: the services' own paths, and the whole interface where questions are answered at all."""
-    from ..app import services_of
+    from ..service.app import services_of
 
     services = services_of(app)
     if listener is None:
@@ -154,7 +154,7 @@ async def _http(app: AsgiFastStream, settings: Settings, listener: socket.socket
 
 
 def _say_ready(app: AsgiFastStream, settings: Settings, listener: socket.socket | None) -> None:
-    from ..app import services_of
+    from ..service.app import services_of
 
     services = services_of(app)
     out = console()
@@ -199,10 +199,10 @@ def asyncapi(
 
     Example: sickbay asyncapi -o asyncapi.json
     """
-    from ..app import app
-    from ..contract import document
+    from ..service.app import app
+    from ..service.asyncapi import asyncapi_document
 
-    text = json.dumps(document(app.schema), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(asyncapi_document(app.schema), indent=2, ensure_ascii=False) + "\n"
     if out is None:
         sys.stdout.write(text)
     else:

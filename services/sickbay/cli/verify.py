@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from ..beside import Compared, compare_views
-from ..bus.viewnames import view_names
-from ..operate import ActRefused
-from ..verify import Verified, verify
-from .base import AsJson, DataFolder, NatsUrl, connected, console, print_json, rows, run, seconds, settings, table
+from ..bus.view_names import view_names
+from ..control.acts import ActRefused
+from ..replay.compare_views import Compared, compare_views
+from ..replay.verify import Verified, verify
+from .base import AsJson, DataFolder, NatsUrl, connected, console, plain_table, print_json, rows, run, seconds, settings
 from .progress import progress
 
 
@@ -84,7 +84,7 @@ def _show(found: Verified, took_s: float) -> None:
         out.print("all of it follows from the log")
         return
     cells = ((one.what, one.key, _short(one.written), _short(one.folded)) for one in found.differences)
-    out.print(rows(table("what", "where", "written", "by the log"), cells))
+    out.print(rows(plain_table("what", "where", "written", "by the log"), cells))
     out.print(f"{len(found.differences)} differ", markup=False)
 
 
@@ -94,7 +94,7 @@ def _show_beside(found: Compared) -> None:
         (side.view or "(no name)", side.seq, side.fold, side.pinned[:8] or "the log's", side.entries, side.writer)
         for side in (found.one, found.other)
     )
-    out.print(rows(table("view", "sequence", "fold", "policy", "entries", "writer"), sides))
+    out.print(rows(plain_table("view", "sequence", "fold", "policy", "entries", "writer"), sides))
     if found.digests_equal is not None:
         word = "equal" if found.digests_equal else "DIFFER"
         out.print(f"the digests of the whole state at sequence {found.digest_seq} are {word}", markup=False)
@@ -102,7 +102,7 @@ def _show_beside(found: Compared) -> None:
         out.print("no digests to compare: other versions or policies, or no sequence that both marked", markup=False)
     if found.differences:
         cells = ((one.key, _short(one.written), _short(one.folded)) for one in found.differences)
-        out.print(rows(table("where", found.one.view or "(no name)", found.other.view), cells))
+        out.print(rows(plain_table("where", found.one.view or "(no name)", found.other.view), cells))
     out.print(f"{found.entries} entries compared, {len(found.differences)} differ", markup=False)
 
 

@@ -11,9 +11,9 @@ import nats.errors
 from ..bus.connect import BusError, PermissionDenied
 from ..bus.topology import NoJetStream, require_jetstream
 from . import machine, rights, servers, services, streams
-from .finding import Finding, Patient
+from .finding import Finding, Installation
 
-Look: TypeAlias = Callable[[Patient], "Awaitable[list[Finding]] | list[Finding]"]
+Look: TypeAlias = Callable[[Installation], "Awaitable[list[Finding]] | list[Finding]"]
 
 
 class Check(NamedTuple):
@@ -35,7 +35,7 @@ CHECKS: Final = (
     Check("log", streams.hours, loses_data=True),
     Check("acts", streams.acts),
     Check("permissions", rights.reads),
-    Check("router", rights.router),
+    Check("router", rights.router_rights),
     Check("files", machine.files),
     Check("unreadable events", streams.dead),
     Check("snapshots", streams.fold_versions),
@@ -45,7 +45,7 @@ CHECKS: Final = (
 )
 
 
-async def examine(patient: Patient, denied: Sequence[PermissionDenied] = ()) -> list[Finding]:
+async def examine(patient: Installation, denied: Sequence[PermissionDenied] = ()) -> list[Finding]:
     """All findings, in the order in which one rests on the other. Raises nothing that a server can cause.
 
     `denied`: what the server has denied this user so far, as it comes.
@@ -63,13 +63,13 @@ async def examine(patient: Patient, denied: Sequence[PermissionDenied] = ()) -> 
     return findings
 
 
-async def losses(patient: Patient) -> list[Finding]:
+async def losses(patient: Installation) -> list[Finding]:
     """What may lose events here, each with its remedy. Raises nothing that a server can cause."""
     found = [finding for check in CHECKS if check.loses_data for finding in await _run(check, patient, ())]
     return [finding for finding in found if finding.level != "ok"]
 
 
-async def _run(check: Check, patient: Patient, denied: Sequence[PermissionDenied]) -> list[Finding]:
+async def _run(check: Check, patient: Installation, denied: Sequence[PermissionDenied]) -> list[Finding]:
     try:
         found = check.look(patient)
         return await found if inspect.isawaitable(found) else found

@@ -10,7 +10,7 @@ from nats.aio.client import Client
 
 from ..bus.connect import BusError, NatsOptions
 from ..bus.jetstream import ApiError, JetStreamApi
-from ..bus.viewnames import ViewNames
+from ..bus.view_names import ViewNames
 from ..config import Settings
 
 Level: TypeAlias = Literal["ok", "note", "warn", "bad"]
@@ -26,7 +26,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     do: str = ""
 
 
-class Patient:
+class Installation:
     """An installation as one NATS user sees it, and as the system account does where its credential is at hand.
 
     client     of the user that doctor was given, or of the services themselves

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
-from .finding import Finding, Patient
+from .finding import Finding, Installation
 
 _FILES: Final = {
     # setting: (what it is, how bad it is that others read it)
@@ -18,7 +18,7 @@ _FILES: Final = {
 }
 
 
-def files(patient: Patient) -> list[Finding]:
+def files(patient: Installation) -> list[Finding]:
     """Each file that a setting names, and the embedded server's credentials."""
     settings = patient.settings
     named = {f"SICKBAY_{field.upper()}": (getattr(settings, field, ""), *what) for field, what in _FILES.items()}

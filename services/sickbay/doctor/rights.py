@@ -14,9 +14,9 @@ import nats.errors
 
 from sickbay_events import token
 
-from ..bus.connect import BusError, ConnectError, PermissionDenied, connect, request
+from ..bus.connect import BusError, ConnectError, PermissionDenied, connect_client, request
 from ..bus.topology import LOG, OVERRIDE_PREFIX, POLICY_SUBJECT
-from .finding import Finding, Patient
+from .finding import Finding, Installation
 
 WAIT_S: Final = 1.0
 NOBODY: Final = token("sickbay-doctor")
@@ -27,7 +27,7 @@ _NO_JETSTREAM: Final = (10_039, 10_076, 10_035)
 """Errors of an account without JetStream: there is no stream of ours in it."""
 
 
-async def reads(patient: Patient) -> list[Finding]:
+async def reads(patient: Installation) -> list[Finding]:
     """Whether this user may read the view, as a router does."""
     subject = f"$JS.API.DIRECT.GET.{patient.names.stream}"
     body = f'{{"last_by_subj":"{patient.names.gate_prefix}=.0"}}'.encode()
@@ -41,7 +41,7 @@ async def reads(patient: Patient) -> list[Finding]:
     return [Finding(what="permissions", level="bad", found="may not read the view", do=do)]
 
 
-async def router(patient: Patient) -> list[Finding]:
+async def router_rights(patient: Installation) -> list[Finding]:
     """Whether a router's credential can do what no router needs; nothing where none was given to be tried."""
     if patient.router is None:
         return []
@@ -56,7 +56,7 @@ async def router(patient: Patient) -> list[Finding]:
         "read the log by consumers": (f"$JS.API.CONSUMER.CREATE.{LOG}.{NOBODY}", None),
     }
     try:
-        client = await connect(patient.router, timeout_s=CONNECT_S)
+        client = await connect_client(patient.router, timeout_s=CONNECT_S)
     except ConnectError as error:
         do = "look into the file given by --router; until this is mended no router that uses it reports"
         return [Finding(what="router", level="bad", found=str(error), do=do)]

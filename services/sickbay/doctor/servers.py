@@ -20,7 +20,7 @@ from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TRIALS_STREAM
 from ..when import seconds
-from .finding import REQUEST_S, Finding, Patient, is_loopback
+from .finding import REQUEST_S, Finding, Installation, is_loopback
 
 SERVER_MIN: Final = (2, 11)
 """Message TTLs and delete markers came with this version."""
@@ -48,7 +48,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     """How far its clock is ahead of the one here."""
 
 
-def version(patient: Patient) -> list[Finding]:
+def version(patient: Installation) -> list[Finding]:
     """Whether the server can do what the view needs."""
     text = str(patient.client._server_info.get("version", "unknown"))
     digits = tuple(int(part) for part in text.split("-", maxsplit=1)[0].split(".")[:2] if part.isdigit())
@@ -61,7 +61,7 @@ def version(patient: Patient) -> list[Finding]:
     return [Finding(what="server version", level="ok", found=text)]
 
 
-def encryption(patient: Patient) -> list[Finding]:
+def encryption(patient: Installation) -> list[Finding]:
     """Whether what goes to another machine, credentials first, can be read on the way."""
     info, url = patient.client._server_info, patient.client.connected_url
     transport: Any = patient.client._transport
@@ -86,7 +86,7 @@ def encryption(patient: Patient) -> list[Finding]:
     return found
 
 
-async def copies(patient: Patient) -> list[Finding]:
+async def copies(patient: Installation) -> list[Finding]:
     """In a cluster, whether the death of one server takes the log along."""
     info = await patient.stream(LOG)
     count = int(info["config"].get("num_replicas", 1))
@@ -96,7 +96,7 @@ async def copies(patient: Patient) -> list[Finding]:
     return [Finding(what="copies", level="warn", found="the cluster keeps the log on one server only", do=do)]
 
 
-async def disk_sync(patient: Patient) -> list[Finding]:
+async def disk_sync(patient: Installation) -> list[Finding]:
     """How often messages reach the disk: known of the embedded server, and to the system account."""
     if patient.is_embedded:
         config = (patient.settings.data_folder / "nats.conf").read_text(encoding="utf-8")
@@ -124,7 +124,7 @@ def _sync(level: Any, found: str, do: str = "") -> Finding:
     return Finding(what="disk sync", level=level, found=found, do=do)
 
 
-async def storage(patient: Patient) -> list[Finding]:
+async def storage(patient: Installation) -> list[Finding]:
     """Room: of the account, of each server, of streams that refuse when they are full, of this machine's disk."""
     used: list[tuple[str, float]] = []
     info = await JetStreamApi(patient.client, timeout_s=REQUEST_S).request("INFO")
@@ -154,7 +154,7 @@ def _fullness(name: str, share: float) -> Finding:
     )
 
 
-async def clock(patient: Patient) -> list[Finding]:
+async def clock(patient: Installation) -> list[Finding]:
     """The servers' clocks against the one here, by half of a request's way, and against each other.
 
     The leader of a stream answers for it, so without the system account no more servers are seen than lead one.
@@ -188,7 +188,7 @@ def clock_findings(offs: dict[str, float]) -> list[Finding]:
     return findings
 
 
-async def servers(patient: Patient) -> list[Server]:
+async def servers(patient: Installation) -> list[Server]:
     """Every server as it tells the system account; none where nobody here may ask."""
     client = patient.system
     if client is None:

@@ -18,7 +18,7 @@ from sickbay_events.view import CHECKPOINT_KEY
 from ..bus.connect import BusError
 from ..bus.entries import read_entry
 from ..when import seconds
-from .finding import REQUEST_S, Finding, Patient, is_loopback
+from .finding import REQUEST_S, Finding, Installation, is_loopback
 
 LAG_MAX: Final = 1_000
 CHECKPOINT_AGE_MAX_S: Final = 3.0
@@ -30,7 +30,7 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 EVERYWHERE: Final = ("0.0.0.0", "::", "[::]")  # noqa: S104 - read, not bound
 
 
-async def ask(patient: Patient, **question: Any) -> dict[str, Any]:
+async def ask_services(patient: Installation, **question: Any) -> dict[str, Any]:
     """The services' status. Raises `BusError`, `nats.errors.Error`, `TimeoutError`."""
     reply = await patient.client.request("sickbay.v1.status", json.dumps(question).encode(), timeout=REQUEST_S)
     if reply.headers and "Nats-Service-Error" in reply.headers:
@@ -39,10 +39,10 @@ async def ask(patient: Patient, **question: Any) -> dict[str, Any]:
     return found
 
 
-async def folding(patient: Patient) -> list[Finding]:
+async def folding(patient: Installation) -> list[Finding]:
     """Who folds, how far behind, and how old the checkpoint is."""
     try:
-        projector = (await ask(patient, limit=1))["projector"]
+        projector = (await ask_services(patient, limit=1))["projector"]
     except nats.errors.NoRespondersError:
         do = "start `sickbay serve`: until then the gates go on with the last known holds and their own"
         return [Finding(what="services", level="bad", found="no service answers", do=do)]
@@ -72,7 +72,7 @@ def _checkpoint(projector: dict[str, Any]) -> Finding:
     return _written(projector["checkpoint_age_s"], projector["writer"])
 
 
-async def _checkpoint_of(patient: Patient) -> Finding:
+async def _checkpoint_of(patient: Installation) -> Finding:
     """Of a view by a name, which the services that answer need not be those that write."""
     entry = await read_entry(
         patient.client, patient.names.stream, patient.names.gate_prefix + CHECKPOINT_KEY.removeprefix("gate.")
@@ -92,13 +92,13 @@ def _written(age_s: float, writer: str) -> Finding:
     return Finding(what="checkpoint", level="ok", found=f"{seconds(age_s)} old, by {writer}")
 
 
-async def unverified(patient: Patient) -> list[Finding]:
+async def unverified(patient: Installation) -> list[Finding]:
     """Targets of which only a liveness check is known: an origin that answers, and nothing of the model."""
     live: list[str] = []
     after = ""
     while True:
         try:
-            page = await ask(patient, all=True, limit=PAGE, after=after)
+            page = await ask_services(patient, all=True, limit=PAGE, after=after)
         except nats.errors.NoRespondersError:
             return []  # another check's finding
         live += [f"{scope['provider']} {scope['model']}" for scope in page["scopes"] if scope.get("health") == "live"]
@@ -112,7 +112,7 @@ async def unverified(patient: Patient) -> list[Finding]:
     return [Finding(what="health", level="note", found=text, do=do)]
 
 
-async def over_http(patient: Patient) -> list[Finding]:
+async def over_http(patient: Installation) -> list[Finding]:
     """What `sickbay serve` tells over HTTP of its children, and whether others may read there without a token."""
     address = patient.settings.http_address
     if address is None:

@@ -10,12 +10,12 @@ from sickbay_events import parse_rfc3339, rfc3339
 from sickbay_projections import FOLD_VERSION
 
 from ..bus.jetstream import JetStreamApi
-from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TopologyReport, check
-from ..bus.viewnames import MAIN
-from ..projector.acts import WAIT_MAX_S, Acts
-from ..projector.snapshots import list_snapshots
+from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TopologyReport, check_streams
+from ..bus.view_names import MAIN
+from ..log.snapshots import list_snapshots
+from ..projector.control_lag import WAIT_MAX_S, ControlLag
 from ..when import seconds
-from .finding import REQUEST_S, Finding, Patient
+from .finding import REQUEST_S, Finding, Installation
 
 LOG_HOURS_MIN: Final = 24.0
 RATE_WINDOW: Final = 10_000
@@ -26,9 +26,9 @@ BUCKET_PREFIX: Final = f"{MAIN.stream}-"
 """Of the stream of a view that has a name."""
 
 
-async def topology(patient: Patient) -> list[Finding]:
+async def topology(patient: Installation) -> list[Finding]:
     """Each stream against the table, and which other views there are."""
-    found = await check(patient.client, patient.settings.limits, patient.names)
+    found = await check_streams(patient.client, patient.settings.limits, patient.names)
     findings = [Finding(what="streams", level="bad", found=text, do=_hint(found)) for text in found.problems]
     findings += [
         Finding(what="streams", level="note", found=text, do="yours to choose; `sickbay serve` leaves it as it is")
@@ -45,7 +45,7 @@ def _hint(found: TopologyReport) -> str:
     return "set it with `nats stream edit`; Sickbay never changes a stream that exists"
 
 
-async def _views(patient: Patient) -> list[Finding]:
+async def _views(patient: Installation) -> list[Finding]:
     """Views by other names than the one looked at: somebody may follow or write the wrong one."""
     answer = await JetStreamApi(patient.client, timeout_s=REQUEST_S).request("STREAM.NAMES", {"subject": "$KV.>"})
     streams = answer.get("streams") or []
@@ -59,7 +59,7 @@ async def _views(patient: Patient) -> list[Finding]:
     return [Finding(what="views", level="note", found=said, do=do)]
 
 
-async def hours(patient: Patient) -> list[Finding]:
+async def hours(patient: Installation) -> list[Finding]:
     """How many hours log and transitions hold at the rate of their newest messages; whether acts are ever dropped."""
     findings: list[Finding] = []
     for name, what, do in (
@@ -88,9 +88,9 @@ async def hours(patient: Patient) -> list[Finding]:
     return findings
 
 
-async def acts(patient: Patient) -> list[Finding]:
+async def acts(patient: Installation) -> list[Finding]:
     """Whether what operators decided gets into the log, without which it is not in force."""
-    found = Acts()
+    found = ControlLag()
     await found.see(patient.client)
     if found.waiting_s < WAIT_MAX_S:
         return [Finding(what="acts", level="ok", found="the log has all of them")]
@@ -99,7 +99,7 @@ async def acts(patient: Patient) -> list[Finding]:
     return [Finding(what="acts", level="bad", found=said, do=do)]
 
 
-async def _held(patient: Patient, name: str, info: dict[str, Any]) -> tuple[str, bool]:
+async def _held(patient: Installation, name: str, info: dict[str, Any]) -> tuple[str, bool]:
     """What a stream holds in words, and whether that is less than a day's."""
     state, config = info["state"], info["config"]
     per_s, size = 0.0, 0.0
@@ -127,7 +127,7 @@ def hours_held(per_s: float, event_bytes: float, config: dict[str, Any]) -> tupl
     return min(limits, default=(None, ""))
 
 
-async def dead(patient: Patient) -> list[Finding]:
+async def dead(patient: Installation) -> list[Finding]:
     """Events that could not be read, and whether there were any lately."""
     state = (await patient.stream(DEAD))["state"]
     count = state["messages"]
@@ -142,7 +142,7 @@ async def dead(patient: Patient) -> list[Finding]:
     return [Finding(what="unreadable events", level="warn" if lately else "note", found=said, do=do)]
 
 
-async def fold_versions(patient: Patient) -> list[Finding]:
+async def fold_versions(patient: Installation) -> list[Finding]:
     """Snapshots of another fold version: a start cannot begin from them, and rebuilds from the log."""
     found = Counter(one.info.fold for one in await list_snapshots(patient.client, patient.names))
     if not found or set(found) == {FOLD_VERSION}:

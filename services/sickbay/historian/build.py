@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Final
 
 from sickbay_projections import FOLD_VERSION, Fleet
-from sickbay_projections.history import History
+from sickbay_projections.replay.history import History
 
-from ..logfile import LogFile
-from ..projector.intake import Intake
-from ..replay import chunks
-from .book import IN_MEMORY, Book, Keep, Position
+from ..log.decode import Intake
+from ..log.file import LogFile
+from ..log.folding import chunks
+from .store import IN_MEMORY, Book, Keep, Position
 
 COMMIT_EVENTS: Final = 50_000
 
@@ -50,7 +50,7 @@ def _fill(book: Book, source: Path) -> None:
                 fleet.passed(seq, fleet.time_ms, "gap")
         first_seq = first_seq or chunk.seqs[0]
         batch = intake.batch(chunk)
-        history.add(*batch, derived=fleet.apply_many(*batch), aside=fleet.aside)
+        history.add(*batch, derived=fleet.apply_many(*batch), passed_over=fleet.passed_over)
         if history.events >= COMMIT_EVENTS:
             write()
     if history.events:

@@ -30,7 +30,7 @@ class HistorianChild:
     """Keeps one historian running. `url` is where NATS is."""
 
     def __init__(self, settings: Settings, url: str) -> None:
-        self._environment = environment(settings, url)
+        self._environment = child_environment(settings, url)
         self._path = settings.history_path
         self._process: asyncio.subprocess.Process | None = None
         self._restarts = 0
@@ -78,7 +78,7 @@ class HistorianChild:
             await process.wait()
 
 
-def environment(settings: Settings, url: str) -> dict[str, str]:
+def child_environment(settings: Settings, url: str) -> dict[str, str]:
     """The settings as a child's environment."""
     found = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
     for field in msgspec.structs.fields(Settings):

@@ -26,7 +26,7 @@ import msgspec
 from nats.aio.client import Client
 
 from sickbay_projections import FOLD_VERSION, Fleet
-from sickbay_projections.history import History
+from sickbay_projections.replay.history import History
 
 from ..bus.filelock import FileLock
 from ..bus.jetstream import JetStreamApi, StreamAt
@@ -34,12 +34,12 @@ from ..bus.link import Link
 from ..bus.reader import Chunk, Gap, Interrupted, LogChanged, LogReader, Resumed
 from ..bus.reader import Event as ReaderEvent
 from ..bus.topology import LOG
-from ..projector.control import fold_lost_control_events
-from ..projector.intake import Intake
-from ..projector.snapshots import list_snapshots, load, unfit
-from ..projector.trouble import TROUBLE
-from .book import Book, Keep, Position, set_aside
+from ..bus.transient import TRANSIENT_ERRORS
+from ..log.control import fold_lost_control_events
+from ..log.decode import Intake
+from ..log.snapshots import list_snapshots, load, unfit
 from .errors import HistoryRefused, HistoryUnusable
+from .store import Book, Keep, Position, set_aside
 
 _log = logging.getLogger("sickbay.historian")
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class Historian:
                 following.result()
         except (_AnotherLog, HistoryUnusable) as error:
             await self._set_aside(str(error))
-        except (HistoryRefused, *TROUBLE) as error:
+        except (HistoryRefused, *TRANSIENT_ERRORS) as error:
             self._say(error)  # the file is opened again later, at the position where it is then
         finally:
             await self._close()
@@ -262,7 +262,7 @@ class Historian:
                 self.position = msgspec.structs.replace(self.position, first_seq=batch.seqs[done])
             new = batch.cut(done, len(batch.seqs)) if done else batch
             derived = fleet.apply_many(*new)
-            history.add(*new, derived=derived, aside=fleet.aside)
+            history.add(*new, derived=derived, passed_over=fleet.passed_over)
             self._time_ns = chunk.times_ns[-1]
         self.lag = chunk.pending
 
@@ -273,7 +273,7 @@ class Historian:
                 fleet = self._fleet = Fleet()
             client = await self.link.wait_connected()
             derived = await fold_lost_control_events(client, fleet, gap.last + 1)
-            history.add([], [], [], [], derived=[one for one in derived if one.cause_seq > history.seq], aside={})
+            history.add([], [], [], [], derived=[one for one in derived if one.cause_seq > history.seq], passed_over={})
         else:
             for seq in range(gap.first, gap.last + 1):
                 fleet.passed(seq, fleet.time_ms, "gap")

@@ -10,7 +10,7 @@ from typing import Final
 
 from sickbay_events.errors import TokenRefused
 from sickbay_events.names import Scope
-from sickbay_projections.history import OTHER
+from sickbay_projections.replay.history import OTHER
 
 SCOPES_MAX: Final = 200_000
 ROUTES_MAX: Final = 10_000

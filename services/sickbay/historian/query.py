@@ -13,7 +13,7 @@ import msgspec
 from sqlite_utils import Database
 
 from sickbay_events import rfc3339
-from sickbay_projections.latency import Histogram, merged, quantile_ms
+from sickbay_projections.replay.latency import Histogram, merged, quantile_ms
 
 from .errors import HistoryRefused
 from .families import CALLS, GRAINS
@@ -23,7 +23,7 @@ HOLDS_MAX: Final = 1_000
 LANES_MAX: Final = 20
 
 
-class Hold(msgspec.Struct, frozen=True, kw_only=True):
+class HoldRow(msgspec.Struct, frozen=True, kw_only=True):
     """One hold, for people and machines. Times are RFC 3339; `ended` None: it stands, or nobody knows yet."""
 
     provider: str
@@ -81,7 +81,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     p95_ms: int | None
     kinds: dict[str, int]
     calls_saved: int
-    holds: list[Hold]
+    holds: list[HoldRow]
     warnings: list[dict[str, Any]]
     acts: list[dict[str, Any]]
 
@@ -132,7 +132,7 @@ def first_ms(db: Database) -> int | None:
     return None if earliest is None else int(earliest)
 
 
-def report(
+def history_report(
     db: Database, provider: str, model: str | None, since_ms: int, until_ms: int, *, at_ms: int | None = None
 ) -> Report:
     """What it knows of a host, or of a model with what is around it.
@@ -214,7 +214,7 @@ def _calls(db: Database, within: str, since_ms: int, until_ms: int) -> tuple[dic
     return dict(sorted(kinds.items(), key=lambda item: -item[1])), latency
 
 
-def _holds(db: Database, within: str, since_ms: int, until_ms: int, at_ms: int) -> list[Hold]:
+def _holds(db: Database, within: str, since_ms: int, until_ms: int, at_ms: int) -> list[HoldRow]:
     rows = db.query(
         f"SELECT * FROM held WHERE {within} AND began_ms < ? AND (held_to_ms > ? OR began_ms >= ?) "
         "ORDER BY began_ms, hold_id LIMIT ?",
@@ -223,7 +223,7 @@ def _holds(db: Database, within: str, since_ms: int, until_ms: int, at_ms: int) 
     return [_hold(row, at_ms) for row in rows]
 
 
-def _hold(row: dict[str, Any], at_ms: int) -> Hold:
+def _hold(row: dict[str, Any], at_ms: int) -> HoldRow:
     """A hold as it is at this time: it goes on to its end also while nothing is logged."""
     stands, to_ms = row["held_to_ms"] > at_ms, row["held_to_ms"]
     made = {
@@ -233,7 +233,7 @@ def _hold(row: dict[str, Any], at_ms: int) -> Hold:
         "ended_by": None if stands else row["ended_by"] or "time",
         "held_s": round((max(min(to_ms, at_ms), row["began_ms"]) - row["began_ms"]) / 1000, 3),
     }
-    return Hold(**{name: row[name] for name in Hold.__struct_fields__ if name not in made}, **made)
+    return HoldRow(**{name: row[name] for name in HoldRow.__struct_fields__ if name not in made}, **made)
 
 
 def _because(row: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any, Final
 
-from sickbay_projections.history import Heard, Page
+from sickbay_projections.replay.history import Heard, Page
 
 from .families import CALLS, CHARSETS, REFUSED, ROUTES, Family
 from .names import Names, text

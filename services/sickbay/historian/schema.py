@@ -10,7 +10,7 @@ from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 
 from sickbay_events import KINDS
-from sickbay_projections.latency import Histogram, merged
+from sickbay_projections.replay.latency import Histogram, merged
 
 from .families import FAMILIES, GRAINS, SCOPE, Family, Grain
 from .views import VIEWS

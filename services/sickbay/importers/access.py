@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from ..operate import ActRefused
+from ..control.acts import ActRefused
 from .calls import Call, NotACall, RowRefused
 from .fields import Setup
-from .values import length_ms, time_ms
+from .values import duration_ms, time_ms
 
 NGINX: Final = (
     '$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"'
@@ -50,7 +50,7 @@ def _nginx_rest(row: dict[str, Any], found: Call) -> None:
         raise NotACall("answered by the proxy itself")
     if found.took_ms is None:
         times = str(row.get("upstream_response_time") or row.get("request_time") or "")
-        found.took_ms = length_ms(times.replace(":", ",").rpartition(",")[2].strip(), 1000.0, "request_time")
+        found.took_ms = duration_ms(times.replace(":", ",").rpartition(",")[2].strip(), 1000.0, "request_time")
     if is_left:
         found.status, found.kind = None, "cancelled"  # nginx's own: the client closed the connection
 
@@ -66,7 +66,7 @@ def _envoy_rest(row: dict[str, Any], found: Call) -> None:
     if any(flag in _OWN for flag in flags):
         raise NotACall("answered by the proxy itself")
     if found.took_ms is None:
-        found.took_ms = length_ms(row.get("DURATION"), 1.0, "DURATION")
+        found.took_ms = duration_ms(row.get("DURATION"), 1.0, "DURATION")
     found.at_ms += round(found.took_ms or 0)  # the line has the time of the request's beginning
     error = next((_FLAGS[flag] for flag in flags if flag in _FLAGS), None)
     if error == "aborted":

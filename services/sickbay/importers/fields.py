@@ -17,9 +17,9 @@ import msgspec
 
 from sickbay_events import provider_of
 
-from ..operate import ActRefused
+from ..control.acts import ActRefused
 from .calls import ERRORS, Call, RowRefused
-from .values import length_ms, status_of, text_of, time_ms, truth
+from .values import duration_ms, status_value, text_of, time_ms, truth
 
 USUAL: Final[dict[str, tuple[str, ...]]] = {
     "at": ("at", "end_time", "endTime", "time", "timestamp", "ts", "@timestamp", "datetime", "date"),
@@ -115,7 +115,7 @@ class Fields(msgspec.Struct, frozen=True):
             provider=provider(of("provider"), setup),
             model=text_of(of("model")),
             replica=text_of(of("replica")) or setup.replica,
-            status=status_of(of("status")),
+            status=status_value(of("status")),
             error=error_of(of("error")),
             kind=text_of(of("kind")) or None,
             headers={"retry-after": retry_after} if retry_after else {},
@@ -132,7 +132,7 @@ class Fields(msgspec.Struct, frozen=True):
         for unit, unit_ms in (("ms", 1.0), ("s", 1000.0)):
             value = self.value(row, f"{name}_{unit}", setup)
             if value is not None:
-                return length_ms(value, unit_ms, f"{name}_{unit}")
+                return duration_ms(value, unit_ms, f"{name}_{unit}")
         return None
 
 

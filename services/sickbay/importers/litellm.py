@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from .calls import Call, NotACall, RowRefused
 from .fields import Setup, provider
-from .values import status_of, text_of, time_ms
+from .values import status_value, text_of, time_ms
 
 _CLASSES: Final = {
     "AuthenticationError": 401,
@@ -37,7 +37,7 @@ _PROVIDERS_WORD: Final = re.compile(r"\b[A-Z]\w*Exception\b\s*-|\blitellm\.\w+Er
 _GATEWAY: Final = ("ProxyException", "BudgetExceededError", "HTTPException", "RouterRateLimitError")
 
 
-def call(row: Mapping[str, Any], setup: Setup) -> Call:
+def litellm_call(row: Mapping[str, Any], setup: Setup) -> Call:
     """The call that a row tells of. Raises `RowRefused`, `NotACall`."""
     kwargs = _object(row.get("kwargs"))
     for holder in (row, kwargs):
@@ -120,7 +120,7 @@ def _failed(found: Call, name: str, code: Any, text: str) -> None:
     if name in _TRANSPORT:
         found.error, found.body = _TRANSPORT[name], ""
         return
-    found.status = status_of(code, "error_code") or _CLASSES.get(name)
+    found.status = status_value(code, "error_code") or _CLASSES.get(name)
 
 
 def _answer(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 from .calls import ERRORS, Call, NotACall, RowRefused
 from .fields import Setup, provider
-from .values import length_ms, status_of, time_ms, truth
+from .values import duration_ms, status_value, time_ms, truth
 
 _TAG: Final = re.compile(r"\[llm:([^\]\s]{1,256})\]\s*")
 _SAYS: Final = re.compile(r"(?:HTTP(?:/[\d.]+)?\s+(\d{3})|([A-Za-z_]+))(?=[\s:,;]|$)[:,;]?\s*")
@@ -25,7 +25,7 @@ _TOOK: Final = {"took": 1000.0, "took_s": 1000.0, "took_ms": 1.0, "ms": 1.0, "du
                 "latency": 1000.0, "latency_ms": 1.0, "elapsed": 1000.0, "elapsed_ms": 1.0}  # fmt: skip
 
 
-def call(line: str, setup: Setup) -> Call:
+def logline_call(line: str, setup: Setup) -> Call:
     """The call that a line tells of. Raises `RowRefused`, `NotACall`."""
     tag = _TAG.search(line)
     if tag is None:
@@ -37,17 +37,17 @@ def call(line: str, setup: Setup) -> Call:
     pairs, body = _pairs(line, said.end())
     times = _TIME.search(line[: tag.start()])
     at = pairs.get("at") or pairs.get("time") or pairs.get("ts") or (times[0] if times is not None else None)
-    took_ms = next((length_ms(pairs[name], unit, name) for name, unit in _TOOK.items() if name in pairs), None)
+    took_ms = next((duration_ms(pairs[name], unit, name) for name, unit in _TOOK.items() if name in pairs), None)
     found = Call(
         at_ms=time_ms(at, setup.zone, "time"),
         provider=provider(pairs.get("provider") or tag[1], setup),
         model=pairs.get("model", ""),
         replica=pairs.get("replica") or setup.replica,
-        status=status_of(said[1]),
+        status=status_value(said[1]),
         error=word if word in ERRORS else None,
         kind=word if word == "cancelled" else None,
         took_ms=took_ms,
-        ttft_ms=length_ms(pairs.get("ttft_ms"), 1.0, "ttft_ms"),
+        ttft_ms=duration_ms(pairs.get("ttft_ms"), 1.0, "ttft_ms"),
         stream=truth(pairs.get("stream")),
         route=pairs.get("route"),
     )

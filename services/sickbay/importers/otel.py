@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from .calls import ERRORS, Call, NotACall, RowRefused
 from .fields import Setup, provider
-from .values import status_of, text_of, time_ms
+from .values import status_value, text_of, time_ms
 
 _INFERENCE: Final = ("", "chat", "text_completion", "generate_content", "embeddings", "completion", "responses")
 """Operations that are calls to a model; agents and tools have spans around them, or none."""
@@ -42,7 +42,7 @@ def spans(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {"span": span, "resource": about}
 
 
-def call(row: Mapping[str, Any], setup: Setup) -> Call:
+def otel_call(row: Mapping[str, Any], setup: Setup) -> Call:
     """The call that a span tells of. Raises `RowRefused`, `NotACall`."""
     span, about = row["span"], row["resource"]
     if not isinstance(span, Mapping):
@@ -68,7 +68,7 @@ def call(row: Mapping[str, Any], setup: Setup) -> Call:
     if failed:
         _failed(made, found, span, text_of(_get(status, "message")))
     else:
-        made.status = status_of(found.get("http.response.status_code")) or 200
+        made.status = status_value(found.get("http.response.status_code")) or 200
         reasons = found.get("gen_ai.response.finish_reasons")
         if isinstance(reasons, list) and "content_filter" in reasons:
             made.kind = "content_filter"
@@ -113,9 +113,9 @@ def _failed(made: Call, found: Mapping[str, Any], span: Mapping[str, Any], messa
             name = name if name not in ("", _OTHER) else text_of(about.get("exception.type"))
             message = message or text_of(about.get("exception.message"))
     made.body = message
-    made.status = status_of(found.get("http.response.status_code"))
+    made.status = status_value(found.get("http.response.status_code"))
     if made.status is None and name.isdecimal():
-        made.status = status_of(name, "error.type")
+        made.status = status_value(name, "error.type")
     if made.status is not None:
         return
     word = name.rpartition(".")[2].lower()

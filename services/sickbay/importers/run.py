@@ -21,19 +21,19 @@ import msgspec
 from sickbay_events import CallOutcome, EventError, encode, read_subject, rfc3339
 from sickbay_events.redact import redact
 
-from ..logfile import LogFile, LogFileError, LogLine, open_writer
+from ..log.file import LogFile, LogFileError, LogLine, open_writer
 from .calls import Call, NotACall, RowRefused, event_of
 from .fields import Setup
 from .formats import FORMATS
 from .sorting import Sorter
-from .source import Row, opened
+from .source import SourceRow, open_source
 
 SHOWN_MAX: Final = 5
 """Rejects that are kept to be shown; the file has them all."""
 TARGETS_MAX: Final = 100_000
 
 
-class Rejected(msgspec.Struct, frozen=True, kw_only=True):
+class RowRejected(msgspec.Struct, frozen=True, kw_only=True):
     """A row of which no event was made."""
 
     row: int
@@ -59,7 +59,7 @@ class Imported(msgspec.Struct, kw_only=True):
     """Rows that were earlier than one before them."""
     unmeasured: int = 0
     """Calls whose length is unknown."""
-    shown: list[Rejected] = []
+    shown: list[RowRejected] = []
 
     def facts(self) -> dict[str, Any]:
         """For people's programs."""
@@ -96,10 +96,10 @@ def import_file(
             raise FileExistsError(f"{path} exists already; name another file or remove it first")
     running = _Import(form, setup)
     with Sorter() as sorter, _Rejects(rejects if out is not None else None) as refused:
-        with opened(source) as stream:
+        with open_source(source) as stream:
             for row in FORMATS[form].rows(stream):
                 found = running.take(row)
-                if isinstance(found, Rejected):
+                if isinstance(found, RowRejected):
                     refused.add(found)
                 elif found is not None and out is not None:
                     sorter.add(*found)
@@ -123,7 +123,7 @@ class _Import:
         """The ids' first part: made of every event so far, in the order of the rows."""
         return self._fingerprint.hexdigest()[:16]
 
-    def take(self, row: Row) -> tuple[int, str, bytes] | Rejected | None:
+    def take(self, row: SourceRow) -> tuple[int, str, bytes] | RowRejected | None:
         """Time, subject and body of one row; None if it is no call."""
         done = self.done
         done.rows += 1
@@ -153,8 +153,8 @@ class _Import:
         if len(done.targets) < TARGETS_MAX:
             done.targets.add(f"{call.provider} {call.model}")
 
-    def _reject(self, row: Row, field: str, why: str) -> Rejected:
-        reject = Rejected(row=row.number, field=field, why=why)
+    def _reject(self, row: SourceRow, field: str, why: str) -> RowRejected:
+        reject = RowRejected(row=row.number, field=field, why=why)
         self.done.rejected[field] += 1
         if len(self.done.shown) < SHOWN_MAX:
             self.done.shown.append(reject)
@@ -185,7 +185,7 @@ class _Rejects:
         if self._file is not None:
             self._file.close()
 
-    def add(self, reject: Rejected) -> None:
+    def add(self, reject: RowRejected) -> None:
         if self._path is None:
             return
         if self._file is None:

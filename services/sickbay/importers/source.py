@@ -27,7 +27,7 @@ _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _PEEK: Final = 4_096
 
 
-class Row(NamedTuple):
+class SourceRow(NamedTuple):
     """One row: its line (of an array its number) from 1, and its value, or why there is none."""
 
     number: int
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def open_source(path: Path) -> Iterator[BinaryIO]:
     """The file's content, decompressed; `-` is standard input. Raises OSError, RuntimeError."""
     with nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb") as raw:
         plain = _plain(raw)
@@ -65,7 +65,7 @@ def _plain(raw: Any) -> Any:
     return raw
 
 
-def lines(stream: BinaryIO) -> Iterator[Row]:
+def line_rows(stream: BinaryIO) -> Iterator[SourceRow]:
     """Lines of text without their breaks; empty ones are left out."""
     number = 0
     while line := stream.readline(LINE_BYTES_MAX):
@@ -73,13 +73,13 @@ def lines(stream: BinaryIO) -> Iterator[Row]:
         if not line.endswith(b"\n") and len(line) >= LINE_BYTES_MAX:
             while (rest := stream.readline(LINE_BYTES_MAX)) and not rest.endswith(b"\n"):
                 pass
-            yield Row(number, None, f"longer than {LINE_BYTES_MAX >> 20} MiB")
+            yield SourceRow(number, None, f"longer than {LINE_BYTES_MAX >> 20} MiB")
         elif line.strip():
             text = line.decode("utf-8", "replace").rstrip("\r\n")
-            yield Row(number, text.removeprefix("\ufeff") if number == 1 else text)
+            yield SourceRow(number, text.removeprefix("\ufeff") if number == 1 else text)
 
 
-def records(stream: Any) -> Iterator[Row]:
+def records(stream: Any) -> Iterator[SourceRow]:
     """Objects of JSON lines, of arrays, of one document over several lines, or the rows of a CSV with a header."""
     start = bytes(stream.peek(_PEEK)[:_PEEK]).removeprefix(b"\xef\xbb\xbf").lstrip()
     if not start:
@@ -89,10 +89,10 @@ def records(stream: Any) -> Iterator[Row]:
     elif start[:1] == b"{":
         yield from _json_lines(stream)
     else:
-        yield from table(stream)
+        yield from csv_rows(stream)
 
 
-def table(stream: Any) -> Iterator[Row]:
+def csv_rows(stream: Any) -> Iterator[SourceRow]:
     """Rows of a CSV as objects by its header. A header with tabs and without commas makes it a TSV."""
     head = bytes(stream.peek(_PEEK)[:_PEEK]).partition(b"\n")[0]
     delimiter = "\t" if b"\t" in head and b"," not in head else ";" if b";" in head and b"," not in head else ","
@@ -104,24 +104,24 @@ def table(stream: Any) -> Iterator[Row]:
         text.detach()  # the stream is closed by who opened it
 
 
-def _csv(reader: csv.DictReader[str]) -> Iterator[Row]:
+def _csv(reader: csv.DictReader[str]) -> Iterator[SourceRow]:
     while True:
         try:
             found = next(reader, None)
         except csv.Error as error:
-            yield Row(reader.line_num, None, f"not CSV: {error}")
+            yield SourceRow(reader.line_num, None, f"not CSV: {error}")
             continue
         if found is None:
             return
         if isinstance(found.get(""), list):
-            yield Row(reader.line_num, None, "it has more columns than the header")
+            yield SourceRow(reader.line_num, None, "it has more columns than the header")
         else:
-            yield Row(reader.line_num, found)
+            yield SourceRow(reader.line_num, found)
 
 
-def _json_lines(stream: BinaryIO) -> Iterator[Row]:
+def _json_lines(stream: BinaryIO) -> Iterator[SourceRow]:
     is_first = True
-    for row in lines(stream):
+    for row in line_rows(stream):
         if row.why:
             yield row
             continue
@@ -131,30 +131,32 @@ def _json_lines(stream: BinaryIO) -> Iterator[Row]:
             if is_first and row.value.lstrip()[:1] == "{":
                 yield from _document(row, stream, str(error))
                 return
-            yield Row(row.number, None, f"not JSON: {error}")
+            yield SourceRow(row.number, None, f"not JSON: {error}")
         is_first = False
 
 
-def _document(first: Row, stream: BinaryIO, why: str) -> Iterator[Row]:
+def _document(first: SourceRow, stream: BinaryIO, why: str) -> Iterator[SourceRow]:
     """A first line that is no whole object: either the document goes on below, or that line alone is broken."""
     rest = stream.read(DOCUMENT_BYTES_MAX + 1)
     if len(rest) > DOCUMENT_BYTES_MAX:
-        yield Row(first.number, None, f"a document over several lines is longer than {DOCUMENT_BYTES_MAX >> 20} MiB")
+        yield SourceRow(
+            first.number, None, f"a document over several lines is longer than {DOCUMENT_BYTES_MAX >> 20} MiB"
+        )
         return
     try:
         yield from _each(1, msgspec.json.decode(first.value.encode() + b"\n" + rest))
     except (msgspec.DecodeError, RecursionError):
-        yield Row(first.number, None, f"not JSON: {why}")
+        yield SourceRow(first.number, None, f"not JSON: {why}")
         for row in _json_lines(io.BytesIO(rest)):
             yield row._replace(number=row.number + first.number)
 
 
-def _each(number: int, value: Any) -> Iterator[Row]:
+def _each(number: int, value: Any) -> Iterator[SourceRow]:
     for one in value if isinstance(value, list) else [value]:
-        yield Row(number, one) if isinstance(one, dict) else Row(number, None, "not an object")
+        yield SourceRow(number, one) if isinstance(one, dict) else SourceRow(number, None, "not an object")
 
 
-def _array(stream: Any) -> Iterator[Row]:
+def _array(stream: Any) -> Iterator[SourceRow]:
     """Objects of an array, however long it is, or of several one after the other."""
     text = codecs.getincrementaldecoder("utf-8-sig")("replace")
     decoder, buffer, number = json.JSONDecoder(), "", 0
@@ -168,14 +170,14 @@ def _array(stream: Any) -> Iterator[Row]:
             is_whole, value, end = False, None, 0
         if is_whole:
             number += 1
-            yield Row(number, value) if isinstance(value, dict) else Row(number, None, "not an object")
+            yield SourceRow(number, value) if isinstance(value, dict) else SourceRow(number, None, "not an object")
             buffer = buffer[end:]
         elif len(buffer) < LINE_BYTES_MAX and (block := stream.read(1 << 20)):
             buffer += text.decode(block)
         elif buffer:
             # Damaged, or broken off: what follows the next line break may be whole again.
             number += 1
-            yield Row(number, None, "not JSON, or broken off")
+            yield SourceRow(number, None, "not JSON, or broken off")
             buffer = buffer.partition("\n")[2]
         else:
             return

@@ -69,7 +69,7 @@ def _text_ms(text: str, zone: tzinfo) -> int | None:
         return None
 
 
-def length_ms(value: Any, unit_ms: float, field: str) -> float | None:
+def duration_ms(value: Any, unit_ms: float, field: str) -> float | None:
     """A duration in milliseconds; a number without a unit counts in `unit_ms`. Raises `RowRefused`."""
     if value in (None, "", "-"):
         return None
@@ -79,7 +79,7 @@ def length_ms(value: Any, unit_ms: float, field: str) -> float | None:
     return float(found[1]) * (_UNITS_MS[found[2]] or unit_ms)
 
 
-def status_of(value: Any, field: str = "status") -> int | None:
+def status_value(value: Any, field: str = "status") -> int | None:
     """An HTTP status; None for none (`0`, `-`, empty, `000`). Of `502, 200` the last. Raises `RowRefused`."""
     if value in (None, ""):
         return None

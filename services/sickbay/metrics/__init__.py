@@ -14,23 +14,23 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..service.samples import build_sample, look_at, service_samples
 from .router import RouterSamples, link_samples, mirror_samples
 from .sample import Histogram, Sample
-from .services import build_sample, look_at, service_samples
 from .table import API, ROUTER, SERVICES, Metric
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
     from prometheus_client.registry import Collector
 
-    from ..app import Services
     from ..bus.link import Link
-    from ..client import Sickbay
     from ..config import Settings
+    from ..router.client import Sickbay
+    from ..service.app import Services
     from ..sync import SyncSickbay
-    from ..view import View
+    from ..view.entries import View
 
-__all__ = ["API", "ROUTER", "SERVICES", "Metric", "api_exposition", "collector", "exposition", "refused"]
+__all__ = ["API", "ROUTER", "SERVICES", "Metric", "api_exposition", "collector", "exposition", "refused_scrape"]
 
 
 async def exposition(services: Services, accept: str = "") -> tuple[bytes, str]:
@@ -40,7 +40,7 @@ async def exposition(services: Services, accept: str = "") -> tuple[bytes, str]:
     return await asyncio.to_thread(_written, SERVICES, lambda: found, accept)
 
 
-def refused(scope: Mapping[str, Any], settings: Settings) -> bytes:
+def refused_scrape(scope: Mapping[str, Any], settings: Settings) -> bytes:
     """Why a request is not answered where no token can be checked, empty where it is: this machine may ask, by a name
     of its own, since any web page can have its name resolve to 127.0.0.1."""
     from ..doctor.finding import is_loopback  # a router has no use for it

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final, get_args
 from sickbay_events import KINDS, CallOutcome
 from sickbay_projections.entries import REASONS
 
-from ..client import Sickbay
-from ..errors import Reason
-from ..publish import Blocked
-from .sample import Sample, by_label
-from .services import build_sample
+from ..bus.publish import Blocked
+from ..router.client import Sickbay
+from ..router.errors import Reason
+from ..service.samples import build_sample
+from .sample import Sample, samples_by_label
 from .table import OTHER
 
 if TYPE_CHECKING:
     from ..bus.link import Link
-    from ..reporter import Counts
+    from ..router.reporter import Counts
     from ..sync import SyncSickbay
-    from ..view import View
+    from ..view.entries import View
 
 DENIALS: Final = (*REASONS.values(), "trial_taken", "ramp")
 LABELS: Final = (*KINDS, "answered", "refused", "probe")
@@ -54,11 +54,11 @@ class RouterSamples:
         yield from self._gate_samples(sb)
         yield from mirror_samples(sb.mirror)
         yield Sample("sickbay_overlay_scopes", len(sb.overlay.marked))
-        yield from by_label("sickbay_trials_total", dict(sb.trials.counts), TRIAL_EVENTS, OTHER)
+        yield from samples_by_label("sickbay_trials_total", dict(sb.trials.counts), TRIAL_EVENTS, OTHER)
         fallbacks: Counter[str] = Counter()
         for (_, reason), count in sb.degradations.items():
             fallbacks[reason] += count
-        yield from by_label("sickbay_fallbacks_total", fallbacks, get_args(Reason), OTHER)
+        yield from samples_by_label("sickbay_fallbacks_total", fallbacks, get_args(Reason), OTHER)
         yield from _outbox_samples(sb.reporter.counts)
 
     def _gate_samples(self, sb: Sickbay) -> Iterator[Sample]:
@@ -68,7 +68,7 @@ class RouterSamples:
         # A denial is taken back where the call is made all the same; a counter that goes down would pass for one that
         # began anew.
         self._denials |= found
-        yield from by_label("sickbay_decisions_total", self._denials, (*DENIALS, "no_target"), OTHER)
+        yield from samples_by_label("sickbay_decisions_total", self._denials, (*DENIALS, "no_target"), OTHER)
         yield Sample("sickbay_shadow_decisions_total", gate.counts["shadow"])
         yield Sample("sickbay_decision_failures_total", gate.counts["failed"])
 
@@ -86,7 +86,7 @@ def mirror_samples(mirror: View) -> Iterator[Sample]:
     yield Sample("sickbay_mirror_sequence", mirror.seq)
     yield Sample("sickbay_mirror_entries", len(mirror.entries))
     yield Sample("sickbay_mirror_loads_total", getattr(mirror, "resyncs", 0))  # a view in memory is never read anew
-    yield from by_label("sickbay_mirror_events_total", dict(mirror.counts), MIRROR_EVENTS, OTHER)
+    yield from samples_by_label("sickbay_mirror_events_total", dict(mirror.counts), MIRROR_EVENTS, OTHER)
 
 
 def _outbox_samples(counts: Counts) -> Iterator[Sample]:
@@ -100,6 +100,6 @@ def _outbox_samples(counts: Counts) -> Iterator[Sample]:
     rejected: Counter[str] = Counter()
     for field, count in counts.rejected.items():
         rejected[field if field in FIELDS else OTHER] += count
-    yield from by_label("sickbay_outbox_rejected_total", rejected, ("target", "kind", "event"))
-    yield from by_label("sickbay_outbox_dropped_total", counts.dropped, LABELS, OTHER)
-    yield from by_label("sickbay_outbox_given_up_total", counts.given_up, LABELS, OTHER)
+    yield from samples_by_label("sickbay_outbox_rejected_total", rejected, ("target", "kind", "event"))
+    yield from samples_by_label("sickbay_outbox_dropped_total", counts.dropped, LABELS, OTHER)
+    yield from samples_by_label("sickbay_outbox_given_up_total", counts.given_up, LABELS, OTHER)

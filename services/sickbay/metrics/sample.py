@@ -41,7 +41,7 @@ class Sample(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-def by_label(name: str, counts: Mapping[str, int], known: Sequence[str], other: str = "") -> list[Sample]:
+def samples_by_label(name: str, counts: Mapping[str, int], known: Sequence[str], other: str = "") -> list[Sample]:
     """One sample for each known label, 0 where nothing was counted: an increase from nothing is seen by no rule.
 
     Labels that are not known are added up under `other`, or each told where that is empty: they are of a short list.

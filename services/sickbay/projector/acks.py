@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 from nats.aio.client import Client
 
-from ..bus.bulk import BulkSubscription, Item, status_of, subscribe_bulk
+from ..bus.bulk import BulkSubscription, Item, header_status, subscribe_bulk
 from ..bus.link import Link
 from ..bus.write import hpub, write_now
 
@@ -34,7 +34,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     duplicate: bool
 
 
-class Refused(msgspec.Struct, frozen=True, gc=False):
+class PublishRefused(msgspec.Struct, frozen=True, gc=False):
     """Not stored, or nobody can say. `code`: the server's error code, 503 if no stream took it, 0 if no
     acknowledgement came."""
 
@@ -42,7 +42,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-Ack: TypeAlias = Stored | Refused
+Ack: TypeAlias = Stored | PublishRefused
 Done: TypeAlias = Callable[[Ack], None]
 
 
@@ -78,26 +78,26 @@ class Acks:
         """The connection broke: no answer will come to what is under way."""
         waiting, self._waiting = self._waiting, {}
         for _, done in waiting.values():
-            done(Refused(LOST, why))
+            done(PublishRefused(LOST, why))
 
     def sweep(self) -> None:
         """Give up on what has waited for more than 2 s. Call it now and then."""
         before = time.monotonic() - ACK_TIMEOUT_S
         late = [number for number, (sent_s, _) in self._waiting.items() if sent_s < before]
         for number in late:
-            self._waiting.pop(number)[1](Refused(LOST, f"no acknowledgement in {ACK_TIMEOUT_S:.0f} s"))
+            self._waiting.pop(number)[1](PublishRefused(LOST, f"no acknowledgement in {ACK_TIMEOUT_S:.0f} s"))
 
     def send(self, subject: str, payload: bytes, headers: Mapping[str, str], done: Done) -> None:
         """Publish now or not at all; `done` is called once with the answer, at once if there is no connection."""
         client = self._link.client
         if client is None or client is not self._client:
-            done(Refused(LOST, "not connected"))
+            done(PublishRefused(LOST, "not connected"))
             return
         self._count = number = self._count + 1
         self._waiting[number] = (time.monotonic(), done)
         if not write_now(client, hpub(subject, self._inbox + b"%d" % number, headers, payload)):
             del self._waiting[number]
-            done(Refused(LOST, "not connected"))
+            done(PublishRefused(LOST, "not connected"))
 
     async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> Ack:
         """Publish and wait for the answer."""
@@ -119,11 +119,11 @@ class Acks:
 
 
 def _read(headers: bytes | None, payload: bytes) -> Ack:
-    status = status_of(headers)
+    status = header_status(headers)
     if status:
-        return Refused(status, "no stream takes this subject")
+        return PublishRefused(status, "no stream takes this subject")
     answer = json.loads(payload)
     error = answer.get("error")
     if error:
-        return Refused(int(error.get("err_code") or error.get("code", 0)), str(error.get("description", "")))
+        return PublishRefused(int(error.get("err_code") or error.get("code", 0)), str(error.get("description", "")))
     return Stored(int(answer["seq"]), bool(answer.get("duplicate")))

@@ -13,7 +13,7 @@ import msgspec
 
 from sickbay_projections import Fleet
 
-from ..bus.viewnames import ViewNames
+from ..bus.view_names import ViewNames
 from .acks import Acks
 
 PER_SECOND: Final = 500

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from .control import differing_keys
-from .snapshots import compression
+from ..log.control import differing_keys
+from ..log.snapshots import compression
 
 if TYPE_CHECKING:
     from .loop import Projector

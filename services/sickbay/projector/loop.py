@@ -21,28 +21,28 @@ from nats.aio.client import Client
 
 from sickbay_events import CallOutcome, DerivedEvent, Poison, Policy
 from sickbay_projections import Fleet
-from sickbay_projections.state import hash_of
+from sickbay_projections.state.model import hash_of
 
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi, StreamAt
 from ..bus.link import Link
 from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReader, Resumed
 from ..bus.reader import Event as ReaderEvent
-from ..bus.topology import LOG, POLICY_KEY, Limits, ensure
-from ..bus.view import Change
-from ..bus.viewnames import view_names
+from ..bus.topology import LOG, POLICY_KEY, StreamLimits, ensure
+from ..bus.transient import TRANSIENT_ERRORS
+from ..bus.view_names import view_names
+from ..log.control import differing_keys, fold_lost_control_events, seed_policy
+from ..log.decode import DecodedBatch, Intake
+from ..log.snapshots import newest_fit
+from ..view.digest_map import Change
 from .acks import Acks
-from .control import differing_keys, fold_lost_control_events, seed_policy
+from .counters import Counters
 from .deadletters import At, DeadLetters
 from .documents import Documents
-from .follow import ViewFeed
 from .health import Phase, ProjectorHealth, health_of
-from .intake import Batch, Intake
-from .keeper import Keeper
-from .meters import Meters
-from .snapshots import newest_fit
-from .transitions import Transitions, Untold, read_end
-from .trouble import TROUBLE
+from .maintenance import Keeper
+from .transitions import NullTransitions, Transitions, read_end
+from .view_feed import ViewFeed
 from .writer import GateWriter
 
 _log = logging.getLogger("sickbay.projector")
@@ -82,7 +82,7 @@ class Projector:
         policy: Policy | None = None,
         snapshots: bool = True,
         dead_letters: bool = True,
-        limits: Limits | None = None,
+        limits: StreamLimits | None = None,
         view: str = "",
         beside: bool = False,
     ) -> None:
@@ -111,11 +111,11 @@ class Projector:
         self.last_error = ""
         self.folded = 0
         self.gaps = 0
-        self.meters = Meters()
+        self.meters = Counters()
         self.acks = Acks(link)
         names = view_names(view)
         self.view = ViewFeed(self._on_view, names)
-        self.transitions = Untold(self.acks) if beside else Transitions(self.acks)
+        self.transitions = NullTransitions(self.acks) if beside else Transitions(self.acks)
         self.documents = Documents(self.acks, names)
         self.dead = DeadLetters(self.acks, enabled=dead_letters and not beside)
         self.keeper = Keeper(self, snapshots=snapshots)
@@ -207,7 +207,7 @@ class Projector:
             self._why = why
             # Nothing more of the old state may go out: the mark in the stream says what the new one need not tell.
             self.loaded = False
-            self.transitions.desync()
+            self.transitions.request_resync()
             self._round.cancel()
 
     async def _ended(self, task: asyncio.Task[None]) -> bool:
@@ -217,7 +217,7 @@ class Projector:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, _Rebuild):
             why = str(error)
-        elif isinstance(error, TROUBLE):
+        elif isinstance(error, TRANSIENT_ERRORS):
             self.say(error)
             return False
         elif error is not None:
@@ -334,7 +334,7 @@ class Projector:
             if len(self.marks) > MARKS_KEPT:
                 del self.marks[next(iter(self.marks))]
 
-    def _apply(self, batch: Batch, payloads: Sequence[bytes]) -> None:
+    def _apply(self, batch: DecodedBatch, payloads: Sequence[bytes]) -> None:
         """Fold, and send out at once what follows."""
         fleet = self.fleet
         policy_seq = fleet.policy_seq
@@ -358,7 +358,7 @@ class Projector:
             others += 1
             if type(event) is Poison:
                 self._note(batch, index, event, payloads[index])
-        self.meters.count(batch, bad, others, fleet.aside)
+        self.meters.count(batch, bad, others, fleet.passed_over)
         if self.is_writer:
             self.documents.note([*changed, *map(_scope_key, worth_telling)])
             if changed:
@@ -370,7 +370,7 @@ class Projector:
         self.transitions.add(derived)
         self.fleet.take_changed()  # nobody writes yet: everything is compared when this one does
 
-    def _note(self, batch: Batch, index: int, poison: Poison, payload: bytes) -> None:
+    def _note(self, batch: DecodedBatch, index: int, poison: Poison, payload: bytes) -> None:
         seq, subject = batch.seqs[index], batch.subjects[index]
         if self.dead.counts[poison.reason] == 0 or not self.dead.enabled:
             _log.warning("event %d on %s cannot be read and is passed: %s", seq, subject, poison.reason)

@@ -13,7 +13,7 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from nats.aio.client import Client
 
@@ -22,34 +22,14 @@ from sickbay_events.codec import derived_id, encode_derived
 
 from ..bus.jetstream import JetStreamApi, StoredMessage, StreamAt
 from ..bus.topology import LOG, TRANSITIONS
-from .acks import Ack, Acks, Refused
+from ..log.transitions import End
+from .acks import Ack, Acks, PublishRefused
 
 IN_FLIGHT_MAX: Final = 256
 FOREIGN_MAX: Final = 1_024
 """Messages that are none of this log's after which none of its own is looked for any more."""
 _AT_ONCE: Final = 64
 _REQUEST_S: Final = 2.0
-
-
-class End(NamedTuple):
-    """Where the stream ends.
-
-    created_at   of the stream
-    mark         the latest cause of its messages that the log still has; 0 if there is none of this log
-    told         what stands at its end: id and log time of each
-    floor        whatever has an earlier cause was told, though it may have left the stream
-    """
-
-    created_at: str
-    last_seq: int
-    mark: int
-    told: frozenset[tuple[str, int]]
-    floor: int = 0
-
-    @property
-    def is_aged_out(self) -> bool:
-        """Nothing stands there any more, or nothing of this log, though something did."""
-        return self.last_seq > 0 and not self.mark
 
 
 class Transitions:
@@ -60,7 +40,7 @@ class Transitions:
 
     def __init__(self, acks: Acks) -> None:
         self.published = 0
-        self.out_of_step = True
+        self.needs_resync = True
         """The stream's last sequence is not known; `take_over` is wanted before anything goes out."""
         self.log_created = ""
         self._acks = acks
@@ -82,7 +62,7 @@ class Transitions:
         self._queue.clear()
         self._last_seq = -1
         self.mark, self._forgotten, self.is_gone = end.mark, 0, False
-        self.desync()
+        self.request_resync()
 
     def add(self, events: Iterable[DerivedEvent]) -> None:
         """What the fold concluded, in order."""
@@ -112,9 +92,9 @@ class Transitions:
         """The sequence up to which every derived event stands in the stream."""
         return min(folded_seq, self._queue[0].cause_seq - 1) if self._queue else folded_seq
 
-    def desync(self) -> None:
+    def request_resync(self) -> None:
         """What is under way may or may not be stored: find out before the next one goes out."""
-        self.out_of_step = True
+        self.needs_resync = True
         self._round += 1
         self._sent = 0
 
@@ -124,14 +104,14 @@ class Transitions:
 
         Raises `ApiError` (no stream), `nats.errors.Error` or `TimeoutError`.
         """
-        self.desync()
+        self.request_resync()
         turn, queue, known = self._round, self._queue, self._known
         if not queue and self.mark >= self._forgotten:
             at = await JetStreamApi(client, timeout_s=_REQUEST_S).stream_at(TRANSITIONS)
             if turn != self._round:
                 return
             if (at.created_at, at.last_seq) == (known.created_at, self._last_seq):
-                self._next_seq, self.out_of_step = at.last_seq, False
+                self._next_seq, self.needs_resync = at.last_seq, False
                 return
         end = await read_end(client, self.log_created, since=queue[0].cause_seq if queue else None)
         if turn != self._round:
@@ -146,12 +126,12 @@ class Transitions:
         queue.extend(kept)
         self.mark, self._known = end.mark, end._replace(floor=known.floor, told=frozenset())
         self._next_seq = self._last_seq = end.last_seq
-        self.out_of_step = False
+        self.needs_resync = False
 
     def pump(self) -> None:
         """Send on what waits; only for who holds the checkpoint."""
         queue = self._queue
-        while not self.out_of_step and self._sent < min(len(queue), IN_FLIGHT_MAX):
+        while not self.needs_resync and self._sent < min(len(queue), IN_FLIGHT_MAX):
             event = queue[self._sent]
             if queue[0].cause_seq < self.mark <= event.cause_seq:
                 return  # those that were overtaken go first, and alone, so that nothing more overtakes them
@@ -168,20 +148,20 @@ class Transitions:
     def _on_ack(self, turn: int, ack: Ack) -> None:
         if turn != self._round:
             return
-        if isinstance(ack, Refused):
-            self.desync()
+        if isinstance(ack, PublishRefused):
+            self.request_resync()
             return
         # One publisher, one stream: acknowledgements come in the order of sending.
         self.mark = max(self.mark, self._queue.popleft().cause_seq)
         self._sent -= 1
         self._last_seq = ack.seq
         if ack.duplicate:
-            self.desync()  # it stands further back, so that the sequences expected after it are wrong
+            self.request_resync()  # it stands further back, so that the sequences expected after it are wrong
         else:
             self.published += 1
 
 
-class Untold(Transitions):
+class NullTransitions(Transitions):
     """The transitions of a projector beside the running one: what it concludes is told by nobody."""
 
     def add(self, events: Iterable[DerivedEvent]) -> None:
@@ -189,9 +169,9 @@ class Untold(Transitions):
 
     def start(self, log_created: str, end: End) -> None:  # noqa: ARG002 - there is no mark where nothing is told
         """Begin anew."""
-        self.log_created, self.out_of_step = log_created, False
+        self.log_created, self.needs_resync = log_created, False
 
-    def desync(self) -> None:
+    def request_resync(self) -> None:
         """Nothing is under way."""
 
     async def take_over(self, client: Client) -> None:

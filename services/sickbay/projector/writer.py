@@ -23,9 +23,9 @@ from sickbay_projections import Fleet
 from ..bus.entries import read_entry
 from ..bus.link import Link
 from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
-from ..bus.view import Change, entry_hash
-from .acks import NO_STREAM, WRONG_LAST_SEQUENCE, Ack, Acks, Refused, Stored
-from .follow import ViewFeed
+from ..view.digest_map import Change, entry_hash
+from .acks import NO_STREAM, WRONG_LAST_SEQUENCE, Ack, Acks, PublishRefused, Stored
+from .view_feed import ViewFeed
 
 LEASE_S: Final = 1.0
 """How long one successful checkpoint compare lets its writer put."""
@@ -113,7 +113,7 @@ class GateWriter:
             return False
         expected = max(standing, self._revision) or self._beneath.get(CHECKPOINT_KEY, 0)
         ack = await self._put_checkpoint(checkpoint, expected)
-        if isinstance(ack, Refused) and ack.code in WRONG_LAST_SEQUENCE:
+        if isinstance(ack, PublishRefused) and ack.code in WRONG_LAST_SEQUENCE:
             # Either a rival wrote, or one's own was stored and its acknowledgement was lost, or it was deleted.
             revision, writer = await self._standing_checkpoint()
             if writer not in ("", self.me):

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from ..base import rows, table
+from ..base import plain_table, rows
 from .router import REPLICAS
 
 REFRESH_PER_S: Final = 8
@@ -25,7 +25,7 @@ class Phase(NamedTuple):
     title: str
 
 
-class Seen:
+class PhaseCounts:
     """Counts of one phase, as the replicas told them."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Board:
 
     def __init__(self, out: Console, phases: tuple[Phase, ...], *, quiet: bool) -> None:
         self._out, self._quiet = out, quiet
-        self._seen = {phase.name: Seen() for phase in phases}
+        self._seen = {phase.name: PhaseCounts() for phase in phases}
         self._phase: Phase | None = None
         self._began_s = time.monotonic()
         self._live: Live | None = None
@@ -80,7 +80,7 @@ class Board:
         elif fact["event"] == "called":
             self._take_call(seen, replica, fact)
 
-    def _take_call(self, seen: Seen, replica: str, fact: dict[str, Any]) -> None:
+    def _take_call(self, seen: PhaseCounts, replica: str, fact: dict[str, Any]) -> None:
         if fact["kind"] == "ok":
             seen.answered[replica] += 1
             return
@@ -113,7 +113,7 @@ class Board:
 
     def _table(self) -> Table:
         phase = self._phase
-        made = table(
+        made = plain_table(
             "replica", "answered", "dead calls", "refused by its gate", "first choice is", title=phase and phase.title
         )
         if phase is None:

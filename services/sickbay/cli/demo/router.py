@@ -21,11 +21,11 @@ from typing import Final, NamedTuple
 
 import sickbay
 from sickbay import Held, Sickbay, Target, provider_of
-from sickbay.gate import Gate
-from sickbay.overlay import Overlay
+from sickbay.router.gate import Gate
+from sickbay.router.overlay import Overlay
+from sickbay.router.trials import Trials
 from sickbay.testing import Recorder
-from sickbay.trials import Trials
-from sickbay.view import View
+from sickbay.view.entries import View
 
 from .pipes import lines_of_stdin, say
 

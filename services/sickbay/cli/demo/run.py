@@ -21,17 +21,17 @@ import typer
 from nats.aio.client import Client
 from rich.console import Console
 
-from sickbay_events import Held, Scope, read_subject, rfc3339
+from sickbay_events import Scope, TargetHeld, read_subject, rfc3339
 
-from ...bus.connect import connect
+from ...bus.connect import connect_client
 from ...bus.embedded import saved_url
 from ...bus.jetstream import JetStreamApi
 from ...bus.reader import CaughtUp, Chunk, LogReader
 from ...bus.topology import HELD_PREFIX, LOG, TRANSITIONS
-from ...logfile import LogFile
-from ...replay import replay
-from ...trace import Standing
-from ..base import SaysNo, console, print_json, rows, run, table
+from ...log.file import LogFile
+from ...log.folding import replay
+from ...replay.story import BorrowedConnection
+from ..base import SaysNo, console, plain_table, print_json, rows, run
 from ..files import export_log
 from ..replay import hold_fact
 from .board import Board, Phase
@@ -125,7 +125,7 @@ class Demo:
             for phase in PHASES:
                 await self._phase(phase, first, replicas)
             await asyncio.gather(*(replica.tell("stop") for replica in replicas))
-        client = await connect(url)
+        client = await connect_client(url)
         try:
             checked = await self._check(client, folder)
         finally:
@@ -145,7 +145,7 @@ class Demo:
         """Export the log, fold it again from the file, and compare the holds with what the services concluded."""
         file = self._keep or folder / "log.jsonl"
         await export_log(client, file)
-        folded = [hold_fact(event) for event in replay(LogFile(file)).derived if isinstance(event, Held)]
+        folded = [hold_fact(event) for event in replay(LogFile(file)).derived if isinstance(event, TargetHeld)]
         live = await live_holds(client)
         self._deciding = deciding(file, live[0]["began_seq"]) if live else None
         return {"live": live, "replayed": folded}
@@ -156,7 +156,7 @@ class Demo:
         result = {"alone": alone, "cluster": cluster, "replay_same": same, **found}
         if self._quiet:
             return result
-        made = table("measured in this run", PHASES[0].title, PHASES[1].title)
+        made = plain_table("measured in this run", PHASES[0].title, PHASES[1].title)
         self._out.print()
         self._out.print(rows(made, _rows(alone, cluster)))
         self._out.print("* on its own: from the second rejection that anybody got", style="dim")
@@ -211,7 +211,7 @@ async def live_holds(client: Client) -> list[dict[str, Any]]:
             break
         await asyncio.sleep(0.02)
     found: list[dict[str, Any]] = []
-    reader = LogReader(Standing(client), TRANSITIONS, after_seq=0, filters=(f"{HELD_PREFIX}>",), name="demo")
+    reader = LogReader(BorrowedConnection(client), TRANSITIONS, after_seq=0, filters=(f"{HELD_PREFIX}>",), name="demo")
     try:
         async for item in reader:
             if isinstance(item, Chunk):

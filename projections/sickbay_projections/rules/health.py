@@ -1,0 +1,258 @@
+"""Health: one word for people, with the age of its evidence (SPEC 4.6).
+
+A function of the state and a log time: whoever asks computes it. The state keeps the word as it was last told, so
+that an event which changes it says so. Newest evidence that speaks against a target makes it `degraded` until
+something good comes or a day is over; a hold of its credential is `unhealthy`: SPEC has no word of its own for either.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sickbay_events.derived import HealthChanged
+from sickbay_events.kinds import Group
+from sickbay_events.outcome import ProbeResult
+
+from ..state import window
+from ..state.limits import BUCKETS
+from ..state.model import NEVER, Hold, Node, ProbeState, ScopeState
+from . import credential, holds, overrides, rejections, samples
+from .context import FoldContext
+
+WORDS: Final = (
+    "held",
+    "quarantined",
+    "throttled",
+    "unhealthy",
+    "degraded",
+    "live",
+    "healthy",
+    "idle",
+    "unknown",
+)
+_RANKS: Final = {word: rank for rank, word in enumerate(WORDS)}
+_HOLD_WORDS: Final = {
+    "quarantine": "quarantined",
+    "throttle": "throttled",
+    "breaker": "unhealthy",
+    "credential": "unhealthy",
+    "degraded": "degraded",
+}
+_AGAINST: Final[dict[Group, str]] = {"rejection": "quarantine", "fault": "breaker", "degraded": "degraded"}
+"""Groups that speak against a target, with the rule that says which of them came after what."""
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """How a target is at a log time."""
+
+    word: str
+    """One of `WORDS`."""
+    why: str
+    """What says so: `operator`, a rule, `readiness`, `liveness`, `strikes`, `faults`, `bad_share`, `last_outcome`,
+    `answer` or `nothing`."""
+    age_s: float | None
+    """Age of that evidence; None if there is none."""
+    since_ms: int | None
+    """Log time of the event that made it so; None for what became so by time alone."""
+
+
+class HealthFinding(NamedTuple):
+    """A word, what says so, since when, and until when a success that only counts leaves it as it is."""
+
+    word: str
+    why: str
+    evidence_ms: int
+    health_unchanged_until_ms: int = 0
+
+
+def fold(case: FoldContext, *, counts: bool) -> None:
+    """Take an outcome as evidence and tell if the word changed. `counts`: it is evidence for the other folds too."""
+    if case.overlay:
+        case.node.health_unchanged_until_ms = NEVER
+        return
+    state = case.state
+    if case.queued_ms <= case.limits.good_answer_ms:
+        if case.group == "success":
+            _is_good(state)
+        elif counts and _is_against(case):
+            state.against_ms, state.is_against = case.now_ms, True
+    tell(case, case.node)
+
+
+def probed(case: FoldContext, node: Node, probe: ProbeResult) -> None:
+    """Take an active check as evidence."""
+    if (probe.queued_ms or 0) > node.limits.good_answer_ms:
+        return
+    state, now_ms = node.state, case.now_ms
+    found = state.probes = state.probes or ProbeState()
+    if probe.level == "liveness":
+        found.live_ms, found.not_live_ms = (now_ms, 0) if probe.ok else (found.live_ms, now_ms)
+    elif probe.ok:
+        found.ready_ms = now_ms
+        _is_good(state)
+    else:
+        found.not_ready_ms = now_ms
+        found.failures += 1
+
+
+def tell(case: FoldContext, node: Node) -> None:
+    """Tell if this event made the word another one."""
+    state = node.state
+    found = _judge(node, state, case.now_ms)
+    node.health_unchanged_until_ms = (
+        0 if state.is_against or _is_failing(state.probes) else found.health_unchanged_until_ms
+    )
+    if found.word == state.word:
+        return
+    old, state.word, state.word_ms = state.word, found.word, case.now_ms
+    case.store.touch(node)
+    case.out.append(
+        HealthChanged(
+            scope=node.scope,
+            rule="health",
+            cause_seq=case.seq,
+            time_ms=case.now_ms,
+            numbers={"age_ms": case.now_ms - found.evidence_ms} if found.evidence_ms else {},
+            old=old,
+            new=found.word,
+        )
+    )
+
+
+def health(node: Node | None, at_ms: int) -> Health:
+    """The word for a target at a log time; None stands for a target without a state."""
+    if node is None:
+        return Health(word="unknown", why="nothing", age_s=None, since_ms=None)
+    # What lies before a clear of a wider scope is void.
+    state = ScopeState() if overrides.is_behind(node) else node.state
+    found = _judge(node, state, at_ms)
+    age_s = max(0, at_ms - found.evidence_ms) / 1000 if found.evidence_ms else None
+    since_ms = state.word_ms if found.word == state.word and state.word_ms else None
+    return Health(word=found.word, why=found.why, age_s=age_s, since_ms=since_ms)
+
+
+# -- the first that fits ---------------------------------------------------------------------------------
+
+
+def _judge(node: Node, state: ScopeState, at_ms: int) -> HealthFinding:
+    wide = node.credential
+    if node.host is None or wide is None or _may_be_held(state) or _may_be_held(node.host.state, wide.state):
+        found = _held(node, state, at_ms)
+        if found is not None:
+            return found
+    limits, probes = node.limits, state.probes
+    day_ms = at_ms - limits.unknown_ms
+    failures = probes.failures if probes is not None and probes.not_ready_ms > day_ms else 0
+    if probes is not None and failures >= limits.readiness_failures:
+        return HealthFinding("unhealthy", "readiness", probes.not_ready_ms)
+    health_unchanged_until_ms = NEVER
+    if state.strikes is not None and rejections.live_strikes(state, at_ms, limits):
+        return HealthFinding("degraded", "strikes", state.strikes.newest_ms)
+    if state.refusals is not None or (wide is not None and wide.state.refusals is not None):
+        for scope in (node, wide):
+            if scope is not None and scope.state.refusals is not None and not overrides.is_behind(scope):
+                mine = state if scope is node else scope.state
+                if credential.strikes(mine, at_ms, scope.limits) and mine.refusals is not None:
+                    return HealthFinding("degraded", "strikes", mine.refusals.newest_ms)
+    faults_ms = _faults_until_ms(node, state, at_ms) if state.faults is not None else 0
+    if state.bad is not None or state.damage is not None:
+        health_unchanged_until_ms = min(
+            samples.over_half_ms(state.bad, state.checked, at_ms, limits),
+            samples.over_half_ms(state.damage, state.attributed, at_ms, limits),
+        )
+        if health_unchanged_until_ms <= at_ms:
+            return HealthFinding("degraded", "bad_share", state.against_ms)
+    if faults_ms:
+        return HealthFinding("degraded", "faults", state.against_ms, min(health_unchanged_until_ms, faults_ms))
+    if probes is not None and probes.not_live_ms > day_ms:
+        return HealthFinding("degraded", "liveness", probes.not_live_ms)
+    if probes is not None and failures:
+        return HealthFinding("degraded", "readiness", probes.not_ready_ms)
+    if state.is_against and state.against_ms > day_ms:
+        return HealthFinding("degraded", "last_outcome", state.against_ms)
+    return _by_age(state, at_ms, limits.idle_ms, day_ms, health_unchanged_until_ms)
+
+
+def _by_age(state: ScopeState, at_ms: int, idle_ms: int, day_ms: int, health_unchanged_until_ms: int) -> HealthFinding:
+    """Nothing speaks against it: how old is what speaks for it?"""
+    probes = state.probes
+    good_ms = state.good_ms
+    if probes is not None and probes.ready_ms > good_ms:
+        good_ms = probes.ready_ms
+    why = "answer" if good_ms == state.good_ms else "readiness"
+    if good_ms and at_ms < good_ms + idle_ms:
+        return HealthFinding("healthy", why, good_ms, health_unchanged_until_ms)
+    if good_ms and good_ms > day_ms:
+        return HealthFinding("idle", why, good_ms)
+    if probes is not None and probes.live_ms and probes.live_ms > day_ms:
+        return HealthFinding("live", "liveness", probes.live_ms)
+    return HealthFinding("unknown", "nothing", 0)
+
+
+def _may_be_held(*states: ScopeState) -> bool:
+    return any([state.holds is not None or state.operator is not None for state in states])  # noqa: C419 - cheaper
+
+
+def _held(node: Node, state: ScopeState, at_ms: int) -> HealthFinding | None:
+    """The first word that a hold of the target or of a wider scope gives."""
+    found: HealthFinding | None = None
+    for scope in (node.host, node.credential, node):
+        if scope is None:
+            continue
+        mine = state if scope is node else scope.state
+        if (mine.operator is None and mine.holds is None) or (scope is not node and overrides.is_behind(scope)):
+            continue
+        if mine.operator is not None and not mine.operator.allow and at_ms < mine.operator.end_ms:
+            return HealthFinding("held", "operator", mine.operator.time_ms)
+        for hold in (mine.holds or {}).values():
+            if _stands(scope, hold, at_ms):
+                word = _HOLD_WORDS[hold.rule]
+                if found is None or _RANKS[word] < _RANKS[found.word]:
+                    found = HealthFinding(word, hold.rule, hold.began_ms)
+    return found
+
+
+def _stands(scope: Node, hold: Hold, at_ms: int) -> bool:
+    """Whether a hold makes the word: before its end; one for degraded output on its probation too."""
+    return at_ms < (holds.over_ms(hold, scope.limits) if hold.rule == "degraded" else hold.end_ms)
+
+
+def _faults_until_ms(node: Node, state: ScopeState, at_ms: int) -> int:
+    """Until when faults that count now make it degraded; 0: there are none."""
+    if state.faults is None:
+        return 0
+    limits = node.limits
+    bucket = at_ms // limits.bucket_ms
+    newest = max([window.newest(counts, bucket) for counts in state.faults.by.values()], default=window.NONE)
+    if newest == window.NONE:
+        if not any([at_ms < fault_ms + limits.run_ms for fault_ms in state.faults.run_ms]):  # noqa: C419
+            return 0
+        newest = bucket
+    return (newest + BUCKETS) * limits.bucket_ms
+
+
+# -- what speaks for and against it ----------------------------------------------------------------------
+
+
+def _is_good(state: ScopeState) -> None:
+    """A success, or a check that truly round-trips: newer than all that spoke against the target."""
+    state.is_against = False
+    probes = state.probes
+    if probes is not None and _is_failing(probes):
+        probes.failures = probes.not_ready_ms = probes.not_live_ms = 0
+
+
+def _is_failing(probes: ProbeState | None) -> bool:
+    return probes is not None and (probes.failures > 0 or probes.not_live_ms > 0)
+
+
+def _is_against(case: FoldContext) -> bool:
+    if case.group == "auth":
+        return True
+    rule = _AGAINST.get(case.group)
+    if rule is None or (rule == "degraded" and samples.says(case) not in ("bad", "damage")):
+        return False
+    hold = (case.state.holds or {}).get(rule)
+    return (hold is not None and hold.began_seq == case.seq) or holds.is_after(case, rule, case.state)

@@ -1,0 +1,44 @@
+"""Which scope an outcome speaks of, and who was answered there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sickbay_events.kinds import KINDS
+
+from ..state.model import Node, ScopeState
+from . import witnesses
+from .context import FoldContext
+
+
+def spoken_of(case: FoldContext) -> Node:
+    """The scope that a throttle or a refused credential is about: as classified, the model or its credential.
+
+    A provider without an alias may stand for many credentials: the model then (SPEC 1). Never a host.
+    """
+    credential = case.node.credential
+    if credential is None or (case.event.scope or KINDS[case.kind].scope) == "model":
+        return case.node
+    is_one = credential.scope.alias or credential.scope.host in case.store.policy.single_credential
+    return credential if is_one else case.node
+
+
+def any_other_good(case: FoldContext, node: Node) -> bool:
+    """Whether a replica other than this event's had a good answer of this scope in the last 10 min."""
+    within_ms = node.limits.good_answer_ms
+    return any(_is_lately(case, node, witnesses.other_good_ms(each, case.replica), within_ms) for each in _states(node))
+
+
+def has_good(case: FoldContext, node: Node, within_ms: int) -> bool:
+    """Whether anybody had a good answer of this scope so lately."""
+    return any(_is_lately(case, node, each.good_ms, within_ms) for each in _states(node))
+
+
+def _states(node: Node) -> Iterator[ScopeState]:
+    """A model's own state, or those of a credential's models: good answers are kept there."""
+    return (child.state for child in node.children.values()) if node.children else iter((node.state,))
+
+
+def _is_lately(case: FoldContext, node: Node, good_ms: int, within_ms: int) -> bool:
+    # What lies before a clear of this scope is void, also where the model has not taken note of that yet.
+    return node.state.cleared_ms < good_ms <= case.now_ms < good_ms + within_ms

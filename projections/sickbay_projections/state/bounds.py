@@ -1,0 +1,202 @@
+"""What keeps the state small, and a clock that steps back (SPEC 4.8 and 6)."""
+
+from __future__ import annotations
+
+import heapq
+
+from . import buckets, window
+from .limits import CLEAR_SHOWN_MS, DAY_MS, HOUR_MS, OVERRIDE_MS_MAX, UNHEARD_MS
+from .model import Node, Notices, Replica, ScopeState, Witnesses
+
+EVICTED_AN_EVENT = 2
+_TIMES = (
+    "last_ms",
+    "good_ms",
+    "other_good_ms",
+    "clean_ms",
+    "other_clean_ms",
+    "bad_ms",
+    "against_ms",
+    "word_ms",
+    "cleared_ms",
+    "changed_ms",
+)
+"""Times of a scope that lie in the past."""
+
+
+class IdleQueue:
+    """Targets by the time at which they are due to leave. Made from the states; no part of the state.
+
+    A place may be too early, for its target has had events since: it is put right when it comes up, so an
+    event costs nothing here. It is never too late: what brings a target's time forward says `sooner`.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, str]] = []
+
+    def add(self, node: Node, idle_ms: int) -> None:
+        """Give a target a place."""
+        place = _due(node, idle_ms)
+        node.due_ms = place[0]
+        heapq.heappush(self._heap, place)
+
+    def sooner(self, node: Node, idle_ms: int) -> None:
+        """A hold or a record of the target ended: it may be due before its place says."""
+        if _due(node, idle_ms)[0] < node.due_ms:
+            self.add(node, idle_ms)
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the next one may be due."""
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, nodes: dict[str, Node], now_ms: int, idle_ms: int) -> list[Node]:
+        """Take out up to two of the oldest that are due."""
+        heap, found = self._heap, list[Node]()
+        while heap and heap[0][0] <= now_ms and len(found) < EVICTED_AN_EVENT:
+            place = heapq.heappop(heap)
+            node = nodes.get(place[2])
+            if node is None or node.due_ms != place[0] or node in found:
+                continue  # an older place of a target that got a sooner one, or has left
+            if _due(node, idle_ms) == place:
+                found.append(node)
+            else:
+                self.add(node, idle_ms)
+        return found
+
+
+def _due(node: Node, idle_ms: int) -> tuple[int, int, str]:
+    state = node.state
+    at_ms = state.last_ms + idle_ms
+    for hold in (state.holds or {}).values():
+        at_ms = max(at_ms, hold.shown_over_ms)
+    if state.operator is not None:
+        at_ms = max(at_ms, state.operator.end_ms)
+    return at_ms, state.last_seq, node.key
+
+
+def is_blank(state: ScopeState, now_ms: int) -> bool:
+    """Whether a host or a credential without targets has nothing to say any more."""
+    return (
+        all(now_ms >= hold.shown_over_ms for hold in (state.holds or {}).values())
+        and (state.ramp is None or now_ms >= state.ramp.end_ms)
+        and (state.operator is None or now_ms >= state.operator.end_ms)
+        and (not state.cleared_seq or now_ms >= max(state.cleared_ms + UNHEARD_MS, state.cleared_shown_ms))
+    )
+
+
+def unheard_boots(replica: Replica, now_ms: int) -> list[str]:
+    """Boots that were not heard of for 48 h."""
+    return [name for name, boot in replica.boots.items() if now_ms >= boot.heard_ms + UNHEARD_MS]
+
+
+def ends(state: ScopeState) -> list[int]:
+    """The ends that the scope's gate entry shows."""
+    found = [end_ms for _, hold in sorted((state.holds or {}).items()) for end_ms in (hold.end_ms, hold.shown_over_ms)]
+    found.append(state.ramp.end_ms if state.ramp else 0)
+    return [*found, state.operator.end_ms if state.operator else 0, state.cleared_shown_ms]
+
+
+def step_back(node: Node, now_ms: int) -> None:
+    """The log's clock is believed: stored times ahead of it become it, no end lies further than the rule's cap."""
+    state = node.state
+    for name in _TIMES:
+        setattr(state, name, min(getattr(state, name), now_ms))
+    state.cleared_shown_ms = min(state.cleared_shown_ms, now_ms + max(CLEAR_SHOWN_MS, OVERRIDE_MS_MAX))
+    for hold in (state.holds or {}).values():
+        hold.began_ms = min(hold.began_ms, now_ms)
+        hold.evidence_ms = min(hold.evidence_ms, now_ms)
+        hold.end_ms = min(hold.end_ms, now_ms + cap_ms(node, hold.rule))
+        hold.trial_ms = min(hold.trial_ms, now_ms)
+        goes_on_ms = node.limits.probation_ms if hold.proof else hold.ramp_ms
+        hold.shown_over_ms = min(hold.shown_over_ms, max(hold.end_ms, now_ms) + goes_on_ms)
+    for past in (state.past or {}).values():
+        past.end_ms, past.over_ms = min(past.end_ms, now_ms), min(past.over_ms, now_ms)
+    if state.operator is not None:
+        state.operator.time_ms = min(state.operator.time_ms, now_ms)
+        state.operator.end_ms = min(state.operator.end_ms, now_ms + OVERRIDE_MS_MAX)
+    if state.requests is not None:
+        state.requests = {name: min(at_ms, now_ms) for name, at_ms in state.requests.items()}
+    if state.ramp is not None and state.ramp.from_ms > now_ms:
+        state.ramp.end_ms -= state.ramp.from_ms - now_ms
+        state.ramp.from_ms = now_ms
+    _step_back_strikes(node, state, now_ms)
+    _step_back_faults(node, state, now_ms)
+    _step_back_throttling(node, state, now_ms)
+    _step_back_samples(node, state, now_ms)
+    if state.notices is not None:
+        _step_back_notices(state.notices, now_ms)
+    if state.probes is not None:
+        for name in ("live_ms", "not_live_ms", "ready_ms", "not_ready_ms"):
+            setattr(state.probes, name, min(getattr(state.probes, name), now_ms))
+
+
+def _step_back_strikes(node: Node, state: ScopeState, now_ms: int) -> None:
+    if state.strikes is not None:
+        state.strikes.newest_ms = min(state.strikes.newest_ms, now_ms)
+        _step_back_witnesses(state.strikes.witnesses, now_ms, cap_ms(node, "quarantine"))
+
+
+def _step_back_faults(node: Node, state: ScopeState, now_ms: int) -> None:
+    faults, bucket = state.faults, now_ms // node.limits.bucket_ms
+    if state.window is not None:
+        window.step_back(state.window, bucket)
+    if faults is not None:
+        faults.run_ms = [min(at_ms, now_ms) for at_ms in faults.run_ms]
+        for counts in (*faults.by.values(), *faults.slow_by.values()):
+            window.step_back(counts, bucket)
+        _step_back_witnesses(faults.witnesses, now_ms, cap_ms(node, "breaker"))
+
+
+def _step_back_throttling(node: Node, state: ScopeState, now_ms: int) -> None:
+    throttling = state.throttling
+    if throttling is not None:
+        throttling.at_ms = [min(at_ms, now_ms) for at_ms in throttling.at_ms]
+        for seen in (throttling.rate, throttling.quota):
+            _step_back_witnesses(seen, now_ms, cap_ms(node, "throttle"))
+    if state.refusals is not None:
+        state.refusals.newest_ms = min(state.refusals.newest_ms, now_ms)
+
+
+def _step_back_samples(node: Node, state: ScopeState, now_ms: int) -> None:
+    bucket = now_ms // node.limits.sample_ms
+    for counts in (state.checked, state.attributed):
+        if counts is not None:
+            buckets.step_back(counts, bucket)
+    for bad in (state.bad, state.damage):
+        if bad is not None:
+            for counts in bad.by.values():
+                buckets.step_back(counts, bucket)
+            _step_back_witnesses(bad.witnesses, now_ms, cap_ms(node, "degraded"))
+
+
+def _step_back_notices(notices: Notices, now_ms: int) -> None:
+    hour = now_ms // HOUR_MS
+    for seen in notices.signatures.values():
+        buckets.step_back(seen.counts, hour)
+        seen.warned_hour = min(seen.warned_hour, hour)
+    for found in notices.endpoints.values():
+        found[0] = min(found[0], hour)
+    notices.no_charset_day = min(notices.no_charset_day, now_ms // DAY_MS)
+
+
+def _step_back_witnesses(seen: Witnesses, now_ms: int, longest_ms: int) -> None:
+    seen.likes = {name: min(at_ms, now_ms) for name, at_ms in seen.likes.items()}
+    seen.alone_ms = min(seen.alone_ms, now_ms)
+    seen.alone_end_ms = min(seen.alone_end_ms, now_ms + longest_ms)
+
+
+def cap_ms(node: Node, rule: str) -> int:
+    """The longest that a hold of this rule may be."""
+    limits = node.limits
+    if rule == "breaker":
+        jitter_ms = limits.breaker_cap_ms * limits.jitter_percent // 100
+        return max(limits.breaker_cap_ms + jitter_ms, limits.retry_after_cap_ms)
+    if rule == "throttle":
+        return max(limits.throttle_cap_ms, limits.quota_cap_ms)
+    caps_ms = {
+        "quarantine": limits.quarantine_cap_ms,
+        "credential": limits.credential_cap_ms,
+        "degraded": limits.degraded_cap_ms,
+    }
+    return caps_ms[rule]

@@ -1,0 +1,115 @@
+"""The control stream beside the log: what of it the log has lost, and a policy file that seeds an empty log."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Final
+
+import msgspec
+from nats.aio.client import Client
+
+from sickbay_events import DerivedEvent, Poison, Policy, PolicyChanged, decode, encode, read_subject
+from sickbay_events.codec import POLICY_SUBJECT
+from sickbay_events.policy import policy_differences
+from sickbay_projections import Fleet, Recorded
+
+from ..bus.jetstream import JetStreamApi, StoredMessage
+from ..bus.topology import CONTROL, LOG, OVERRIDE_PREFIX
+
+_log = logging.getLogger("sickbay.projector")
+_REQUEST_S: Final = 5.0
+
+
+async def lost_control_events(client: Client, first_seq: int) -> list[StoredMessage]:
+    """Control events whose copy lay in the log before `first_seq` and is gone, oldest first (SPEC 7).
+
+    Raises `BusError`, `nats.errors.Error` or `TimeoutError`.
+    """
+    if first_seq <= 1:
+        return []
+    request = JetStreamApi(client, timeout_s=_REQUEST_S)
+    info = await request.request(f"STREAM.INFO.{CONTROL}")
+    begin = await _first_copied(request, first_seq)
+    if begin is None:
+        # None is left in the log: all that were copied at all are gone; the rest is still to come.
+        sources = (await request.request(f"STREAM.INFO.{LOG}")).get("sources", [])
+        behind = sum(int(source.get("lag", 0)) for source in sources if source.get("name") == CONTROL)
+        begin = int(info["state"]["last_seq"]) - behind + 1
+    lost: list[StoredMessage] = []
+    seq = max(1, int(info["state"]["first_seq"]))
+    while seq < begin:
+        message = await request.message_at(CONTROL, seq, or_next=True)
+        if message is None or message.seq >= begin:
+            break
+        lost.append(message)
+        seq = message.seq + 1
+    return lost
+
+
+async def fold_lost_control_events(
+    client: Client, fleet: Fleet, first_seq: int, pinned: Policy | None = None
+) -> list[DerivedEvent]:
+    """Bring a new state to just before `first_seq`, the first event that the log still has.
+
+    What operators decided before is folded under the sequences that lie right below, in their order: their own
+    ones are not known any more. `pinned`: the policy that counts in the place of every one there. Raises as
+    `lost_control_events` does.
+    """
+    derived: list[DerivedEvent] = []
+    lost = await lost_control_events(client, first_seq)
+    for seq, message in enumerate(lost, first_seq - len(lost)):
+        time_ms = message.time_ns // 1_000_000
+        try:
+            event = decode(message.subject, message.payload)
+        except Poison as poison:
+            fleet.passed(seq, time_ms, poison.reason)
+            continue
+        if pinned is not None and isinstance(event, PolicyChanged):
+            event = PolicyChanged(policy=pinned.to_data())
+        scope = read_subject(message.subject).scope
+        derived += fleet.apply(Recorded(event, scope=scope, seq=seq, time_ms=time_ms))
+    return derived
+
+
+async def _first_copied(request: JetStreamApi, first_seq: int) -> int | None:
+    """Control sequence of the oldest control event that the log still has a copy of."""
+    found: list[int] = []
+    for subject in (f"{OVERRIDE_PREFIX}>", POLICY_SUBJECT):
+        copy = await request.message_at(LOG, first_seq, or_next=True, subject=subject)
+        if copy is not None and copy.source_seq:
+            found.append(copy.source_seq)
+    return min(found, default=None)
+
+
+def in_shadow(policy: Policy) -> Policy:
+    """The policy with no rule enforced."""
+    return msgspec.structs.replace(policy, shadow=msgspec.structs.replace(policy.shadow, all=True))
+
+
+async def seed_policy(client: Client, policy: Policy, *, shadow: bool = False, fresh: bool = False) -> bool:
+    """Write a file's policy into a log that has never held anything; True if it was written.
+
+    `fresh`: who asks has just made the log, and what reached it since is no reason to do without the file.
+    `shadow`: a log that has events, but never had a policy, gets the defaults in shadow; the file changes nothing
+    there. Compares and sets, so of several that start at once one writes. Raises `BusError`, `nats.errors.Error`.
+    """
+    request = JetStreamApi(client, timeout_s=_REQUEST_S)
+    if not fresh and ((await request.stream_at(LOG)).last_seq or (await request.stream_at(CONTROL)).last_seq):
+        if not shadow or await request.message_at(CONTROL, 1, or_next=True, subject=POLICY_SUBJECT) is not None:
+            return False
+        policy = in_shadow(Policy())
+    actor, reason = ("--shadow", "a first week in shadow") if shadow else ("policy file", "seed of an empty log")
+    event = PolicyChanged(policy=policy.to_data(), actor=actor, reason=reason)
+    reply = await client.request(
+        POLICY_SUBJECT,
+        encode(event),
+        timeout=_REQUEST_S,
+        headers={"Nats-Expected-Last-Subject-Sequence": "0", "Nats-Msg-Id": secrets.token_hex(12)},
+    )
+    return "error" not in msgspec.json.decode(reply.data, type=dict)
+
+
+def differing_keys(file: Policy, log: Policy) -> list[str]:
+    """Dotted keys in which a file's policy differs from the one in force."""
+    return [key for key, _, _ in policy_differences(log, file)]

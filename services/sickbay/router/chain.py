@@ -1,0 +1,115 @@
+"""What a call along a chain of targets can be told, and what it gives (SPEC 5.4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final, Generic, Literal, TypedDict, TypeVar
+
+import msgspec
+
+from sickbay_events import Decision, Skipped, Target
+
+from .budget import check_seconds
+from .errors import Reason, Tried
+
+T_co = TypeVar("T_co", covariant=True)
+
+NO_FALLBACK: Final[Any] = object()
+"""Stands for a fallback that was not given: the answer is required."""
+
+
+class CallOptions(TypedDict, total=False):
+    """What can be said of a call, beside its targets, its function and a fallback."""
+
+    budget_s: float
+    """Seconds for the whole chain, waiting included; default 20."""
+    attempt_s: float
+    """Seconds for one attempt at most; default 10. It never leaves its successors less than an equal share."""
+    wait_s: float
+    """Seconds to wait for the soonest release if nothing is allowed; default 0."""
+    forced: Literal["never", "one"]
+    """`one`: if nothing is allowed, call the least bad one all the same, within the bounds of SPEC 5.4."""
+    route: str | None
+    """Which chain this is, for the outcomes and the log."""
+    at_hand: Any
+    """A value that is there already, from a cache: the answer is this, and nothing is called or counted."""
+    prompt_ascii: bool | None
+    client_capped: bool | None
+    request_hash: str | None
+    """These three as `Sickbay.attempt` takes them."""
+
+
+class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """`CallOptions`, checked. Raises `ValueError` that names the field and the accepted form."""
+
+    budget_s: float = 20.0
+    attempt_s: float = 10.0
+    wait_s: float = 0.0
+    forced: str = "never"
+    route: str | None = None
+    at_hand: Any = None
+    prompt_ascii: bool | None = None
+    client_capped: bool | None = None
+    request_hash: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check."""
+        check_seconds("budget_s", self.budget_s, least_s=0.001)
+        check_seconds("attempt_s", self.attempt_s, least_s=0.001)
+        check_seconds("wait_s", self.wait_s, least_s=0.0)
+        if self.forced not in ("never", "one"):
+            raise ValueError(f"forced: {self.forced!r} is not accepted; accepted is 'never' or 'one'")
+
+
+class CallResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
+    """What a call gave, from whom, and what happened on the way.
+
+    value      the answer, or the fallback
+    target     who gave it; None for a fallback and for a value at hand
+    rank       which choice that was, 0 = first
+    degraded   the value is the fallback, and `reason` says why: a word of `Reason`, empty for an answer
+    skipped    candidates passed over, with why; attempts: a `Tried` for each call, the last is the one that answered
+    """
+
+    value: T_co
+    target: Target | None = None
+    rank: int = 0
+    degraded: bool = False
+    reason: Reason | Literal[""] = ""
+    forced: bool = False
+    skipped: tuple[Skipped, ...] = ()
+    attempts: tuple[Tried, ...] = ()
+
+    @property
+    def provider(self) -> str:
+        """Who answered; empty for a fallback."""
+        return self.target.provider if self.target is not None else ""
+
+    @property
+    def model(self) -> str:
+        """Which model answered; empty for a fallback."""
+        return self.target.model if self.target is not None else ""
+
+    @property
+    def failed_over(self) -> bool:
+        """Whether it was not the first choice that answered."""
+        return self.target is not None and self.rank > 0
+
+
+class Usable(list[Target]):
+    """The targets that may be called now, in the order they were given.
+
+    skipped      the others, with why
+    retry_in_s   seconds until the soonest release of one of those; None if none is held
+    """
+
+    def __init__(self, decided: Iterable[tuple[Target, Decision]]) -> None:
+        self.skipped: list[Skipped] = []
+        self.retry_in_s: float | None = None
+        for target, decision in decided:
+            if decision.allowed:
+                self.append(target)
+            else:
+                self.skipped.append(Skipped(target.provider, target.model, decision.reason))
+                self.retry_in_s = min(self.retry_in_s or math.inf, decision.retry_in_s)

@@ -1,0 +1,333 @@
+"""May this target be called now? Answered from memory: what the mirror holds, and what this replica saw itself."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final, Literal, NamedTuple
+
+from sickbay_events import Decision, NameRefused, Target, TokenRefused
+from sickbay_events.names import at_machine
+from sickbay_events.view import HoldView
+from sickbay_projections import decide_entries
+from sickbay_projections.weighing import Entries, LeaseNeeded, alive, denying, leases_needed, moments, stricter
+
+from ..view.entries import STALE_S, View
+from .denials import SAY_EVERY_S, DenialCount, Denials
+from .overlay import Overlay
+
+_log = logging.getLogger("sickbay.gate")
+
+KNOWN_MAX: Final = 131_072
+"""Targets whose scope keys are kept; when there are more, all are learnt anew."""
+KEPT_MS: Final = 60_000
+"""An answer is weighed anew after so long, whatever happens."""
+
+
+class _Known(NamedTuple):
+    """What is remembered of a target that was asked about."""
+
+    keys: tuple[str, str, str]
+    """Scope keys of host, credential and model."""
+    canonical: Target | None
+
+
+class CachedDecision:
+    """A decision as it stands for a while: until something of the target changes, or a moment at which time alone
+    changes it. All that a denial costs then is a comparison and the `Decision` itself."""
+
+    __slots__ = ("decision", "end_ms", "from_ms", "is_local", "is_shadowed", "tally", "until_ms")
+
+    def __init__(self, decision: Decision, from_ms: int, until_ms: int) -> None:
+        self.decision = decision
+        self.from_ms, self.until_ms = from_ms, until_ms
+        self.end_ms = from_ms + round(decision.retry_in_s * 1000)
+        self.is_local = decision.source == "local"
+        self.is_shadowed = False
+        self.tally: DenialCount | None = None
+
+
+class Inspection(NamedTuple):
+    """What a look at a target shows."""
+
+    decision: Decision
+    stands_s: float
+    """Seconds for which time alone does not change the decision."""
+    holds: list[HoldView]
+    """Those that deny now, of every scope and rule."""
+
+
+Denied = Callable[[Target, Decision, int], None]
+
+
+class Gate:
+    """One replica's decisions. `decide` may be called from any thread.
+
+    replica, machine   names of this replica and of the machine it runs on
+    counts             `no_target`, `name_refused`, `denied`, `shadow` (let pass, but a rule in shadow holds),
+                       `failed` (a fault in here: the call was let pass)
+    """
+
+    def __init__(
+        self,
+        view: View,
+        overlay: Overlay,
+        *,
+        replica: str = "",
+        machine: str = "",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._view, self._overlay = view, overlay
+        self._replica, self._machine = replica, machine
+        self.on_denied: Denied | None = None
+        """Told of denials: at once, then once a minute for a target and rule, with how many there were."""
+        self.on_touched: Callable[[str], None] | None = None
+        """Told the scope key of everything that changed, in whichever thread that was."""
+        self.refused = Denials()
+        self._monotonic = monotonic
+        self._entries = view.entries
+        self._marked = overlay.marked
+        self._keys: dict[Target, _Known] = {}
+        # Targets of which nothing is held or pending. One look into this set is all that most decisions need; who
+        # changes anything of a target takes it out. The generation settles races between threads: it is raised
+        # between a change and the taking out.
+        self._free: set[Target] = set()
+        self._generation = 0
+        self._answers: dict[Target, CachedDecision] = {}
+        self._replicas = 0
+        view.listen(changed=lambda key, _old, _new: self._touch(key), passed=self._passed)
+        overlay.on_changed = self._touch
+
+    def decide(self, target: Target) -> Decision:
+        """Decide by SPEC 5.1. No I/O, never raises; a fault in here lets the call pass, logged and counted."""
+        try:
+            if target in self._free:
+                return self._pass()
+            answer = self._answers.get(target)
+            if answer is not None:
+                now_s = self._monotonic()
+                clock = self._view.clock
+                now_ms = int(clock.offset_ms + now_s * 1000) if clock.heard else self._view.now_ms()
+                if answer.from_ms <= now_ms < answer.until_ms:
+                    return self._repeat(answer, now_s, now_ms)
+            if self._is_free(target):
+                return self._pass()
+            return self._weigh(target)
+        except Exception:  # noqa: BLE001 - nothing on a router's request path raises
+            self.counts["failed"] += 1
+            if self.counts["failed"] in (1, 10, 100) or self.counts["failed"] % 1000 == 0:
+                _log.exception("a decision failed (%d so far); the call is let pass", self.counts["failed"])
+            return self._answer("ok")
+
+    def _pass(self) -> Decision:
+        view = self._view
+        age_s = self._monotonic() - view.fresh_at_s
+        return Decision(
+            allowed=True,
+            reason="ok",
+            seq=view.seq,
+            age_s=age_s,
+            source="cluster" if view.is_heard and age_s <= STALE_S else "stale",
+        )
+
+    def target_of(self, target: Target) -> Target:
+        """The target as the log knows it: a loopback provider gets this machine's name."""
+        provider = at_machine(target.provider, self._machine)
+        return target if provider is target.provider or provider == target.provider else Target(provider, target.model)
+
+    def _answer(self, reason: str) -> Decision:
+        age_s = self._view.age_s()
+        return Decision(allowed=True, reason=reason, seq=self._view.seq, age_s=age_s, source=self._source())
+
+    def _source(self) -> Literal["cluster", "stale"]:
+        return "stale" if self._view.is_stale else "cluster"
+
+    def _touch(self, key: str) -> None:
+        """Something of this scope changed: its targets are looked at anew."""
+        self._generation += 1
+        self._forget(key)
+        if self.on_touched is not None:
+            self.on_touched(key)
+
+    def _forget(self, key: str) -> None:
+        if not self._free and not self._answers:
+            return
+        if key.count(".") < 2:
+            self._free.clear()
+            self._answers.clear()
+        else:
+            with suppress(TokenRefused):  # an entry under a key that no target has concerns nobody
+                target = Target.of_key(key)
+                self._free.discard(target)
+                self._answers.pop(target, None)
+
+    def _passed(self, _seq: int) -> None:
+        """A checkpoint came: whether there is a ramp depends on how many replicas it counts."""
+        checkpoint = self._view.checkpoint
+        replicas = checkpoint.replicas if checkpoint is not None else 0
+        if replicas != self._replicas:
+            self._replicas = replicas
+            self._generation += 1
+            self._answers.clear()
+
+    def _is_free(self, target: Target) -> bool:
+        """Whether nothing is known of any of the target's scopes; remembers it if so."""
+        generation = self._generation
+        known = self._keys.get(target) or self._learn(target)
+        if known is None:
+            return False
+        for key in known.keys:
+            if key in self._entries or key in self._marked:
+                return False
+        if known.canonical is not None:
+            self._free.add(known.canonical)
+            if generation != self._generation:
+                self._free.discard(known.canonical)
+        return True
+
+    def _learn(self, target: Target) -> _Known | None:
+        """Scope keys of a target; None if it is none."""
+        if target.is_empty:
+            self.counts["no_target"] += 1
+            return None
+        try:
+            named = self.target_of(target)
+            keys = named.keys
+        except NameRefused as error:
+            if not self.counts["name_refused"]:
+                _log.warning("asked about a target whose name cannot be used (further ones are counted): %s", error)
+            self.counts["name_refused"] += 1
+            return None
+        if len(self._keys) >= KNOWN_MAX:
+            self._keys.clear()
+            self._free.clear()
+            self._answers.clear()
+        # Only a target that its key leads back to can be taken out of the free ones by that key.
+        canonical = named if named == target and Target.of_key(keys[2]) == target else None
+        known = self._keys[target] = _Known(keys, canonical)
+        return known
+
+    def _weigh(self, target: Target) -> Decision:
+        generation = self._generation
+        known = self._keys.get(target)
+        if known is None:
+            return self._answer("no_target")
+        cluster, own, now_ms = self._entries_of(known)
+        decision = self._decide(cluster, own, now_ms)
+        until_ms = min(self._moments(known, cluster, own, now_ms), default=now_ms + KEPT_MS)
+        answer = CachedDecision(decision, now_ms, min(until_ms, now_ms + KEPT_MS))
+        answer.is_shadowed = decision.reason == "ok" and any(
+            not hold.enforced and now_ms < hold.end_ms for entry in (*cluster, *own) if entry for hold in entry.holds
+        )
+        if not decision.allowed:
+            answer.tally = self.refused.tally(self.target_of(target), decision.rule or "", decision.reason)
+        if known.canonical is not None:
+            self._answers[known.canonical] = answer
+            if generation != self._generation:
+                self._answers.pop(known.canonical, None)
+        return self._repeat(answer, self._monotonic(), now_ms)
+
+    def _entries_of(self, known: _Known) -> tuple[Entries, Entries, int]:
+        """What stands for host, credential and model: the cluster's entries, this replica's own, and at what time."""
+        if self._overlay.is_pending:
+            self._overlay.fold()
+        now_ms = self._view.now_ms()
+        cluster = [alive(self._entries.get(key), now_ms) for key in known.keys]
+        own = [self._overlay.entry(key, now_ms) if key in self._marked else None for key in known.keys]
+        return cluster, own, now_ms
+
+    def _decide(self, cluster: Entries, own: Entries, now_ms: int) -> Decision:
+        checkpoint = self._view.checkpoint
+        replicas = checkpoint.replicas if checkpoint is not None else 0
+        decision = decide_entries(cluster, now_ms, self._replica, replicas=replicas)
+        if any(own) and decision.reason != "allowed_by_operator":
+            decision = stricter(decision, decide_entries(own, now_ms, self._replica, source="local"))
+        return decision
+
+    def _moments(self, known: _Known, cluster: Entries, own: Entries, now_ms: int) -> Iterator[int]:
+        """The moments after `now_ms` at which time alone may change the decision."""
+        yield from moments(cluster, now_ms, self._replica)
+        yield from moments(own, now_ms, self._replica)
+        for key in known.keys:
+            yield from [moment for moment in self._overlay.cuts_ms(key) if moment > now_ms]
+
+    def _repeat(self, answer: CachedDecision, now_s: float, now_ms: int) -> Decision:
+        """The answer as of now, counted."""
+        view, said, tally = self._view, answer.decision, answer.tally
+        age_s = now_s - view.fresh_at_s
+        if answer.is_shadowed:
+            self.counts["shadow"] += 1
+        decision = Decision(
+            allowed=said.allowed,
+            reason=said.reason,
+            scope=said.scope,
+            rule=said.rule,
+            retry_in_s=0.0 if tally is None else (answer.end_ms - now_ms) / 1000,
+            trial=said.trial,
+            began_seq=said.began_seq,
+            seq=view.seq,
+            age_s=age_s,
+            source="local" if answer.is_local else "cluster" if view.is_heard and age_s <= STALE_S else "stale",
+        )
+        if tally is not None:
+            self.counts["denied"] += 1
+            tally.count += 1
+            if now_s >= tally.say_at_s:
+                self._say(tally, decision, now_s)
+        return decision
+
+    def look(self, target: Target) -> Inspection:
+        """What `decide` would say, for how long, and all holds behind it; counts no call. Never raises."""
+        try:
+            if target in self._free or self._is_free(target):
+                return Inspection(self._pass(), math.inf, [])
+            known = self._keys.get(target)
+            if known is None:
+                return Inspection(self._answer("no_target"), math.inf, [])
+            cluster, own, now_ms = self._entries_of(known)
+            until_ms = min(self._moments(known, cluster, own, now_ms), default=now_ms + KEPT_MS)
+            holds = [*denying(cluster, now_ms), *denying(own, now_ms)]
+            return Inspection(self._decide(cluster, own, now_ms), (until_ms - now_ms) / 1000, holds)
+        except Exception:  # noqa: BLE001 - see decide
+            self.counts["failed"] += 1
+            return Inspection(self._answer("ok"), math.inf, [])
+
+    def refuse(self, target: Target, decision: Decision) -> None:
+        """Count a call that was kept away though `decide` allowed it: its trial is another one's."""
+        self.counts["denied"] += 1
+        tally = self.refused.tally(self.target_of(target), decision.rule or "", decision.reason)
+        tally.count += 1
+        if (now_s := self._monotonic()) >= tally.say_at_s:
+            self._say(tally, decision, now_s)
+
+    def admit(self, target: Target, decision: Decision) -> None:
+        """Take a denial back: the call is made all the same, as an early trial."""
+        self.counts["denied"] -= 1
+        self.refused.tally(self.target_of(target), decision.rule or "", decision.reason).count -= 1
+
+    def _say(self, tally: DenialCount, decision: Decision, now_s: float) -> None:
+        count, tally.said = tally.count - tally.said, tally.count
+        tally.say_at_s = now_s + SAY_EVERY_S
+        if self.on_denied is not None:
+            self.on_denied(tally.target, decision, count)
+
+    def take_refused(self) -> list[tuple[Target, str, int]]:
+        """Calls kept away since the last take: (target, rule, count)."""
+        taken = self.refused.take()
+        if self.refused.drop_idle():
+            self._generation += 1
+            self._answers.clear()
+        return taken
+
+    def wanted(self, target: Target) -> list[LeaseNeeded]:
+        """The leases that a trial of this target needs now, widest scope first; empty if there is none to be had."""
+        known = self._keys.get(target) or self._learn(target)
+        if known is None:
+            return []
+        cluster, own, now_ms = self._entries_of(known)
+        return leases_needed(known.keys, cluster, own, now_ms, is_stale=self._view.is_stale)

@@ -1,0 +1,360 @@
+"""What this replica saw itself, folded at once: it reacts without a round trip, and goes on alone when NATS is gone.
+
+The same folds as the cluster's, on this replica's own outcomes, with its own counter as sequence and `seen_seq`.
+A local hold ends by its own end, by a success of this replica after it, by a release or clear of the cluster that
+is later in the log than what it rests on, and soon after the cluster has seen the same and holds nothing (SPEC 5.3):
+then as by its own end, on probation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from sickbay_events import CallAnswered, CallOutcome, Event, GateEntry, Override, Policy, PolicyChanged, Scope, Target
+from sickbay_events.outcome import Lease
+from sickbay_events.view import HoldView
+from sickbay_projections import Fleet, Recorded
+from sickbay_projections.rules.holds import cut_short
+
+_log = logging.getLogger("sickbay.overlay")
+
+TARGETS_MAX: Final = 10_000
+"""Targets a router remembers by itself at most; the cluster remembers more."""
+IDLE_S_MAX: Final = 3_600.0
+"""A target that this replica did not call for so long, and that has no hold, leaves the overlay."""
+PENDING_MAX: Final = 1_000
+"""Where no event loop ticks, the queue is folded when it is this long."""
+UNACKNOWLEDGED_MAX: Final = 12_000
+"""More than a reporter keeps; the oldest are forgotten, whose holds then run to their own end."""
+LEVELS_MAX: Final = 1_000
+LEVEL_MAX: Final = 30
+"""Doublings that are counted; the cap of the policy is reached long before."""
+_OWN_END: Final = ("throttle",)
+"""Rules whose local holds run to their own end, though the cluster holds nothing."""
+
+
+class Mark(msgspec.Struct):
+    """What the overlay knows of one local hold beside the fold's own state."""
+
+    key: str
+    rule: str
+    began_seq: int
+    log_seq: int | None = None
+    """Log sequence of the event that began it; None until that is acknowledged."""
+    cut_ms: int | None = None
+    """When it ends at the latest, once the cluster has passed its events and holds nothing."""
+    is_cut: bool = False
+    """That time came before its own end, and it goes on as probation."""
+
+
+class Overlay:
+    """One replica's own fold.
+
+    now_ms     asked-at in log time
+    cluster    the mirror's entries by scope key
+    `record` may be called from any thread; the fold is guarded by a lock.
+    """
+
+    def __init__(self, *, now_ms: Callable[[], int], cluster: Mapping[str, GateEntry], replica: str = "") -> None:
+        self.marked: set[str] = set()
+        """Scope keys of which a decision has to ask: those with an entry or with outcomes not folded yet."""
+        self.on_changed: Callable[[str], None] = _nobody
+        """Told of each scope key of which something else may be said from now on."""
+        self.seq = 0
+        """This replica's own counter; its value when a call starts is the call's local `seen_seq`."""
+        self.counts: Counter[str] = Counter()
+        """`folded`, `failed`, `ended_by_cluster`, `cut`."""
+        self._now_ms, self._cluster, self._replica = now_ms, cluster, replica
+        self._policy = Policy()
+        self._fleet = Fleet(router_policy(self._policy), overlay=True)
+        self.lock = threading.RLock()
+        """Held while an outcome is numbered and queued here, so that its acknowledgement cannot overtake it."""
+        self._pending: deque[tuple[int, int, Target, Event]] = deque()
+        self._unacknowledged: OrderedDict[int, int] = OrderedDict()
+        self._marks: dict[str, dict[str, Mark]] = {}
+        self._by_began: dict[int, list[Mark]] = {}
+        self._levels: OrderedDict[str, dict[str, int]] = OrderedDict()
+        """By scope key and rule: how many holds there were that the cluster does not share, without a success since."""
+        self._checkpoint_seq = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
+        self._ticking = False
+
+    def start(self) -> None:
+        """Fold by the ticks of the running event loop from now on."""
+        self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+
+    def record(
+        self,
+        target: Target,
+        event: Event,
+        *,
+        seen: int | None = None,
+        trial: list[Lease] | None = None,
+        n: int = 0,
+    ) -> None:
+        """Queue one own outcome. `seen` is `seq` when the call started, `trial` names the holds of this overlay whose
+        trial it was (the event's own names are the cluster's), `n` is the reporter's number of it."""
+        if isinstance(event, CallOutcome | CallAnswered):
+            event = msgspec.structs.replace(event, seen_seq=seen, trial=trial, id=None)
+        with self.lock:
+            self.seq += 1
+            self._pending.append((self.seq, self._now_ms(), target, event))
+            self.marked.add(target.key)
+            self.on_changed(target.key)
+            if n:
+                self._unacknowledged[n] = self.seq
+                if len(self._unacknowledged) > UNACKNOWLEDGED_MAX:
+                    self._unacknowledged.popitem(last=False)
+            tick = not self._ticking and self._loop is not None
+            self._ticking = self._ticking or tick
+        if tick:
+            self._schedule()
+        elif len(self._pending) > PENDING_MAX:
+            self.fold()
+
+    def _schedule(self) -> None:
+        assert self._loop is not None
+        try:
+            if threading.get_ident() == self._loop_thread:
+                self._loop.call_soon(self.fold)
+            else:
+                self._loop.call_soon_threadsafe(self.fold)
+        except RuntimeError:
+            self._loop = None  # closed: from now on decisions fold what is pending
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether outcomes wait to be folded."""
+        return bool(self._pending)
+
+    def fold(self) -> None:
+        """Fold what is pending. Never raises: what a fold cannot take is counted and passed."""
+        with self.lock:
+            self._ticking = False
+            touched: set[str] = set()
+            while self._pending:
+                seq, time_ms, target, event = self._pending.popleft()
+                touched.update(target.keys)
+                try:
+                    self._fleet.apply(Recorded(event, target=target, replica=self._replica, seq=seq, time_ms=time_ms))
+                    self.counts["folded"] += 1
+                except Exception:  # noqa: BLE001 - a router goes on whatever the fold does
+                    self.counts["failed"] += 1
+                    _log.exception("the overlay could not fold an outcome")
+                if isinstance(event, CallAnswered) or (isinstance(event, CallOutcome) and event.kind == "ok"):
+                    for key in target.keys:
+                        self._levels.pop(key, None)
+            changed = self._fleet.take_changed()
+            touched.update(changed)
+            for key in touched:
+                self._sync(key)
+            for key in changed:
+                self.on_changed(key)
+
+    def entry(self, key: str, now_ms: int) -> GateEntry | None:
+        """This replica's own entry of a scope, without what has ended; None if there is nothing."""
+        with self.lock:
+            entry = self._fleet.entry(key)
+            if entry is not None and entry.expires_ms <= now_ms:
+                entry = None
+            if entry is None:
+                self.marked.discard(key)
+                return None
+            for hold in entry.holds:
+                mark = self._mark(key, hold.rule)
+                if mark is not None and not mark.is_cut and mark.cut_ms is not None and mark.cut_ms <= now_ms:
+                    self._cut(mark)
+                    return self.entry(key, now_ms)
+            return entry
+
+    def cuts_ms(self, key: str) -> list[int]:
+        """When local holds of a scope end for want of the cluster's word, log time."""
+        with self.lock:
+            marks = self._marks.get(key, {}).values()
+            return [mark.cut_ms for mark in marks if mark.cut_ms is not None and not mark.is_cut]
+
+    def set_policy(self, policy: Policy, _seq: int = 0) -> None:
+        """Take up another policy; what was folded stands."""
+        with self.lock:
+            self.fold()
+            self._policy = policy
+            self._apply(PolicyChanged(policy=router_policy(policy).to_data()))
+
+    # What the cluster says.
+
+    def acknowledged(self, _target: Target, _event: Event, n: int, log_seq: int) -> None:
+        """The reporter's event number `n` stands in the log at `log_seq`."""
+        with self.lock:
+            own_seq = self._unacknowledged.pop(n, 0)
+            if not own_seq:
+                return
+            if self._pending:
+                self.fold()
+            for mark in self._by_began.get(own_seq, ()):
+                mark.log_seq = log_seq
+                self._review(mark)
+
+    def cluster_changed(self, key: str, old: GateEntry | None, new: GateEntry | None) -> None:
+        """An entry of the cluster changed: a release or clear may end local holds of this scope or below."""
+        if new is None or not self._marks:
+            return
+        with self.lock:
+            if old is not None:
+                self._released(key, old, new)
+            if new.holds and new.cleared_seq is None:
+                return
+            for at in list(self._marks):
+                if at == key or at.startswith(key + "."):
+                    for mark in list(self._marks.get(at, {}).values()):
+                        self._review(mark)
+
+    def _released(self, key: str, old: GateEntry, new: GateEntry) -> None:
+        """End the local throttle where the cluster's was released early: no other release says anything of it."""
+        now_ms = self._now_ms()
+        gone = {hold.rule for hold in old.holds if hold.end_ms > now_ms} - {hold.rule for hold in new.holds}
+        for rule in gone.intersection(_OWN_END):
+            mark = self._mark(key, rule)
+            if mark is not None and mark.log_seq is not None and new.seq > mark.log_seq:
+                self.counts["ended_by_cluster"] += 1
+                self._end(mark)
+
+    def checkpoint(self, seq: int) -> None:
+        """The cluster has folded the log up to `seq`."""
+        with self.lock:
+            self._checkpoint_seq = seq
+            for marks in list(self._marks.values()):
+                for mark in list(marks.values()):
+                    self._review(mark)
+
+    def _review(self, mark: Mark) -> None:
+        if mark.log_seq is None or self._mark(mark.key, mark.rule) is not mark:
+            return
+        if self._released_after(mark, mark.log_seq):
+            self.counts["ended_by_cluster"] += 1
+            self._end(mark)
+            return
+        now_ms = self._now_ms()
+        if mark.cut_ms is not None:
+            if mark.cut_ms <= now_ms and not mark.is_cut:
+                self._cut(mark)
+        elif mark.rule not in _OWN_END and self._checkpoint_seq >= mark.log_seq and not self._held(mark.key, now_ms):
+            limits = self._policy.overlay
+            mark.cut_ms = now_ms + int(1000 * min(limits.cap_s, limits.extra_s * 2 ** self._next_level(mark)))
+            self.on_changed(mark.key)
+
+    def _released_after(self, mark: Mark, log_seq: int) -> bool:
+        own = self._cluster.get(mark.key)
+        if own is not None and not own.holds and own.by is not None and own.seq > log_seq and mark.rule not in _OWN_END:
+            return True
+        entries = [self._cluster.get(key) for key in _nested(mark.key)]
+        return any(entry is not None and (entry.cleared_seq or 0) > log_seq for entry in entries)
+
+    def _held(self, key: str, now_ms: int) -> bool:
+        entries = [self._cluster.get(at) for at in _nested(key)]
+        return any(hold.end_ms > now_ms for entry in entries if entry is not None for hold in entry.holds)
+
+    def _next_level(self, mark: Mark) -> int:
+        """How many holds that the cluster does not share came before this one, without a success since."""
+        levels = self._levels.setdefault(mark.key, {})
+        level = levels.get(mark.rule, 0)
+        levels[mark.rule] = min(LEVEL_MAX, level + 1)
+        self._levels.move_to_end(mark.key)
+        if len(self._levels) > LEVELS_MAX:
+            self._levels.popitem(last=False)
+        return level
+
+    def _cut(self, mark: Mark) -> None:
+        """A hold that the cluster does not share denies no longer. What led to it is not forgotten: on probation the
+        next bad trial begins it again, with growth."""
+        mark.is_cut = True
+        fleet, now_ms = self._fleet, self._now_ms()
+        if cut_short(fleet.store, fleet.store.nodes[mark.key], mark.rule, self.seq, now_ms):
+            self.counts["cut"] += 1
+            self._take_changed()
+
+    def _end(self, mark: Mark) -> None:
+        # A clear, so that the next hold needs the full evidence again.
+        self._apply(
+            Override(action="clear", reason="the cluster holds nothing", actor="overlay"), Scope.of_key(mark.key)
+        )
+        self._drop(mark)
+
+    def _apply(self, event: Event, scope: Scope | None = None) -> None:
+        self.seq += 1
+        try:
+            self._fleet.apply(Recorded(event, scope=scope, replica=self._replica, seq=self.seq, time_ms=self._now_ms()))
+        except Exception:  # noqa: BLE001 - see fold
+            self.counts["failed"] += 1
+            _log.exception("the overlay could not take an act")
+        self._take_changed()
+
+    def _take_changed(self) -> None:
+        for key in self._fleet.take_changed():
+            self._sync(key)
+            self.on_changed(key)
+
+    # Marks.
+
+    def _sync(self, key: str) -> None:
+        """Bring `marked` and the marks of one scope in line with the fold."""
+        entry = self._fleet.entry(key)
+        holds: dict[str, HoldView] = {hold.rule: hold for hold in entry.holds} if entry is not None else {}
+        if entry is None:
+            self.marked.discard(key)
+        else:
+            self.marked.add(key)
+        for rule, hold in holds.items():
+            mark = self._mark(key, rule)
+            if mark is None or mark.began_seq != hold.began_seq:
+                if mark is not None:
+                    self._drop(mark)
+                mark = Mark(key, rule, hold.began_seq)
+                self._marks.setdefault(key, {})[rule] = mark
+                self._by_began.setdefault(hold.began_seq, []).append(mark)
+        for mark in [mark for rule, mark in self._marks.get(key, {}).items() if rule not in holds]:
+            self._drop(mark)
+
+    def _mark(self, key: str, rule: str) -> Mark | None:
+        return self._marks.get(key, {}).get(rule)
+
+    def _drop(self, mark: Mark) -> None:
+        marks = self._marks.get(mark.key, {})
+        if marks.get(mark.rule) is mark:
+            del marks[mark.rule]
+        if not marks:
+            self._marks.pop(mark.key, None)
+        same = self._by_began.get(mark.began_seq, [])
+        if mark in same:
+            same.remove(mark)
+        if not same:
+            self._by_began.pop(mark.began_seq, None)
+
+
+def _nobody(_key: str) -> None:
+    """Nobody listens yet."""
+
+
+def _nested(key: str) -> list[str]:
+    """A scope key and those of the scopes around it, widest first."""
+    parts = key.split(".")
+    return [".".join(parts[: depth + 1]) for depth in range(len(parts))]
+
+
+def router_policy(policy: Policy) -> Policy:
+    """A policy with the bounds of a router instead of the fleet's."""
+    bounds = policy.bounds
+    smaller = msgspec.structs.replace(
+        bounds,
+        targets=min(bounds.targets, TARGETS_MAX),
+        idle_s=min(bounds.idle_s, IDLE_S_MAX),
+        new_targets_per_hour=TARGETS_MAX,  # they are this replica's own calls
+    )
+    return msgspec.structs.replace(policy, bounds=smaller)

@@ -1,0 +1,389 @@
+"""Trials, as a router takes them: the leases of one attempt asked for, renewed while it runs, and given back.
+
+A hold on probation wants one call at a time in the whole fleet (SPEC 5.2). Who may make it is said by the services
+(`leases.py`); where they do not answer in time a replica may grant itself one, rarely and at its own moment. Holds
+of this replica's own overlay concern nobody else: their leases are kept here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from sickbay_events import KINDS, Decision, Target
+from sickbay_events.kinds import Kind
+from sickbay_events.lease_wire import Action, TrialAnswer, TrialAsk, ttl_s
+from sickbay_events.outcome import DAY_MS, Lease
+from sickbay_projections.weighing import LeaseNeeded
+
+from ..bus.link import Link
+from ..view.entries import View
+from .leases import Key, SelfGrants, ask_services, key_of, name_of
+
+_log = logging.getLogger("sickbay.trials")
+
+ASK_S: Final = 0.25
+"""Longer than this no attempt waits for the services."""
+SILENCE_S: Final = 2.0
+"""Services that did not answer are not asked again for so long."""
+TAKEN_S_MAX: Final = 0.25
+"""A lease that another one holds is asked for again after so long: it may be given back at any moment."""
+SETTLE_S: Final = 2.0
+"""A trial that told something keeps its lease until the view has passed its outcome, and at most so long: else the
+next trial would begin before the hold has begun again."""
+EARLY_AGAIN_S: Final = 10.0
+"""After an early trial that told nothing this replica leaves the next one to others for so long."""
+RUN_S_MAX: Final = 3_600.0
+"""An attempt that is never left does not keep its lease for ever."""
+GIVE_BACK_S: Final = 2.0
+CLOSE_S: Final = 0.5
+REMEMBERED_MAX: Final = 1_000
+
+Clock: TypeAlias = Callable[[], float]
+
+
+class Wants(Protocol):
+    """Who knows which leases a target's trial needs: a `Gate`."""
+
+    def wanted(self, target: Target) -> list[LeaseNeeded]:
+        """The leases, widest scope first."""
+        ...
+
+    def target_of(self, target: Target) -> Target:
+        """The target as the log knows it."""
+        ...
+
+
+class Trial:
+    """The leases of one attempt.
+
+    leases         of the cluster's holds, as the outcome names them
+    own            of this replica's own overlay's holds
+    is_self_given  granted by this replica itself, since the services were silent
+    """
+
+    __slots__ = ("began_s", "held", "is_over", "is_self_given", "leases", "limit_ms", "own", "target", "timer", "token")
+
+    def __init__(self, target: Target, held: list[LeaseNeeded], limit_ms: int, began_s: float) -> None:
+        self.target, self.held, self.limit_ms, self.began_s = target, held, limit_ms, began_s
+        self.leases = [Lease(lease.rule, lease.began_seq) for lease in held if not lease.is_local]
+        self.own = [Lease(lease.rule, lease.began_seq) for lease in held if lease.is_local]
+        self.token = os.urandom(8).hex()
+        self.is_self_given = self.is_over = False
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def proved(self) -> list[LeaseNeeded]:
+        """Leases that the first content of a stream ends: all but those of degraded output, which is judged whole."""
+        return [lease for lease in self.held if lease.rule != "degraded"]
+
+
+class Settling(msgspec.Struct):
+    """Leases of a trial that is over and told something."""
+
+    trial: Trial
+    held: list[LeaseNeeded]
+    timer: asyncio.TimerHandle
+    log_seq: int | None = None
+
+
+class Trials:
+    """The trials of one process. `take` belongs to the link's event loop; all else may be used from any thread.
+
+    link       None: there are no services, every lease is given here (`sickbay.testing`)
+    counts     `asked`, `granted`, `denied`, `silent`, `self_given`, `given_back`, `renewed`, `lost`
+    """
+
+    def __init__(
+        self, *, link: Link | None, view: View, gate: Wants, replica: str, monotonic: Clock = time.monotonic
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.loop_thread = 0
+        self._link, self._view, self._gate, self._replica, self._monotonic = link, view, gate, replica, monotonic
+        self._lock = threading.RLock()
+        self._running: dict[Key, tuple[float, Trial]] = {}
+        """Leases of this process, when they end at the latest (by its monotonic clock), and whose they are."""
+        self._taken: dict[Key, float] = {}
+        """Leases that others hold, and until when that is taken for granted."""
+        self._spent: dict[Key, float] = {}
+        """Holds of which this replica tries no early trial (again), and until when."""
+        self._self_grants = SelfGrants(replica)
+        self._silent_until_s = -math.inf
+        self._settling: dict[int, Settling] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        view.listen(changed=lambda _key, _old, _new: self._look(), passed=lambda _seq: self._look())
+
+    def start(self) -> None:
+        """Begin in the running loop, which is the link's."""
+        self.loop, self.loop_thread = asyncio.get_running_loop(), threading.get_ident()
+
+    async def close(self) -> None:
+        """Give back what is still held for a moment only. Never raises."""
+        for n in list(self._settling):
+            self._settled(n)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_S)
+        for task in self._tasks:
+            task.cancel()
+
+    # Taking.
+
+    async def take(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | Decision | None:
+        """The leases for one attempt of a target that wants a trial; a decision if it may not be made; None if by
+        now nothing is wanted. Waits for the services at most `ASK_S` seconds."""
+        trial = self._reserve(target, decision, limit_s)
+        if not isinstance(trial, Trial):
+            return trial
+        try:
+            denied = await self._ask_for(trial)
+        except BaseException:
+            self._end(trial, trial.held, give_back=True)
+            raise
+        if denied is not None:
+            return self._denied(trial, decision, *denied)
+        return trial
+
+    def acquire_blocking(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | Decision | None:
+        """As `take`, but asks nobody: where there are services, a hold of the cluster on probation is then tried at
+        the caller's own risk, and one before its end not at all (SPEC 5.2)."""
+        trial = self._reserve(target, decision, limit_s)
+        if isinstance(trial, Trial) and trial.leases and self._link is not None:
+            others = [lease for lease in trial.held if not lease.is_local]
+            self._end(trial, others, give_back=False)
+            if not decision.allowed:
+                self._end(trial, trial.held, give_back=False)
+                return decision
+            trial.leases = []
+        return trial
+
+    def _reserve(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | Decision | None:
+        """A trial of which this process makes no other one now."""
+        wanted = self._gate.wanted(target)
+        if not wanted:
+            return None if decision.allowed else decision
+        limit_ms = DAY_MS if limit_s is None or not math.isfinite(limit_s) else round(max(0.0, limit_s) * 1000)
+        now_s = self._monotonic()
+        with self._lock:
+            for lease in wanted:
+                key = key_of(lease)
+                running = self._running.get(key)
+                left_s = max(running[0] if running else now_s, self._taken.get(key, now_s)) - now_s
+                if lease.early and self._spent.get(key, now_s) > now_s:
+                    return decision
+                if left_s > 0:
+                    return self._taken_by_another(decision, lease, left_s)
+            trial = Trial(self._gate.target_of(target), wanted, min(limit_ms, DAY_MS), now_s)
+            for lease in wanted:
+                self._running[key_of(lease)] = now_s + ttl_s(trial.limit_ms, self._view.policy.trials), trial
+        return trial
+
+    async def _ask_for(self, trial: Trial) -> tuple[LeaseNeeded, float] | None:
+        """None if the trial may be made, else whose lease is missing and for how long."""
+        if not trial.leases or self._link is None:
+            return None
+        answer = None
+        if self._monotonic() >= self._silent_until_s:
+            self.counts["asked"] += 1
+            answer = await self._ask(trial, "take", trial.held, ASK_S)
+            if answer is None:
+                self.counts["silent"] += 1
+                self._silent_until_s = self._monotonic() + SILENCE_S
+                # It may have been granted all the same, and the answer is late.
+                self._later(self._ask(trial, "give_back", trial.held, GIVE_BACK_S))
+        if answer is None:
+            return self._grant_self(trial)
+        if answer.granted:
+            self.counts["granted"] += 1
+            self._renew_in(trial, answer.expires_in_ms / 2000)
+            return None
+        self.counts["denied"] += 1
+        named = [lease for lease in trial.held if not lease.is_local and name_of(lease) == answer.taken]
+        lease = named[0] if named else trial.held[0]
+        self._remember(self._taken, key_of(lease), self._monotonic() + min(answer.retry_in_s, TAKEN_S_MAX))
+        return lease, answer.retry_in_s
+
+    def _grant_self(self, trial: Trial) -> tuple[LeaseNeeded, float] | None:
+        others = [lease for lease in trial.held if not lease.is_local]
+        policy = self._view.policy.trials
+        denied = self._self_grants.take(others, self._view.now_ms(), round(policy.self_grant_s * 1000))
+        if denied is None:
+            self.counts["self_given"] += 1
+            trial.is_self_given = True
+        return denied
+
+    def _denied(self, trial: Trial, decision: Decision, lease: LeaseNeeded, left_s: float) -> Decision:
+        self._end(trial, trial.held, give_back=False)
+        return self._taken_by_another(decision, lease, left_s)
+
+    def _taken_by_another(self, decision: Decision, lease: LeaseNeeded, left_s: float) -> Decision:
+        if not decision.allowed:
+            return decision  # before its end the hold itself says why, and how long
+        return msgspec.structs.replace(
+            decision,
+            allowed=False,
+            reason="trial_taken",
+            scope=lease.scope,
+            rule=lease.rule,
+            began_seq=lease.began_seq,
+            retry_in_s=left_s,
+            trial=False,
+        )
+
+    # While it runs.
+
+    def _renew_in(self, trial: Trial, seconds: float) -> None:
+        assert self.loop is not None
+        trial.timer = self.loop.call_later(seconds, lambda: self._later(self._renew(trial)))
+
+    async def _renew(self, trial: Trial) -> None:
+        held = [lease for lease in trial.held if not lease.is_local]
+        if trial.is_over or not held or self._monotonic() - trial.began_s > RUN_S_MAX:
+            return
+        answer = await self._ask(trial, "renew", held, GIVE_BACK_S)
+        now_s = self._monotonic()
+        if trial.is_over:
+            return
+        if answer is not None and answer.granted:
+            self.counts["renewed"] += 1
+            with self._lock:
+                for lease in trial.held:
+                    self._running[key_of(lease)] = now_s + answer.expires_in_ms / 1000, trial
+            self._renew_in(trial, answer.expires_in_ms / 2000)
+        elif answer is None and any(self._is_running(lease, trial, now_s) for lease in held):
+            self._renew_in(trial, 1.0)
+        else:
+            # Another one may hold it by now: what comes of this call is no trial's outcome any more.
+            self.counts["lost"] += 1
+            _log.info("the lease of a trial was lost: %s / %s", trial.target.provider, trial.target.model)
+            trial.leases = []
+            self._end(trial, held, give_back=False)
+
+    def _is_running(self, lease: LeaseNeeded, trial: Trial, now_s: float) -> bool:
+        running = self._running.get(key_of(lease))
+        return running is not None and running[1] is trial and now_s < running[0]
+
+    # Its end.
+
+    def answered(self, trial: Trial, n: int) -> None:
+        """The first content of a stream arrived, and stands as event `n` of the reporter (0: it was rejected)."""
+        if n:
+            self._settle(trial, trial.proved, n)
+
+    def finish(self, trial: Trial, kind: Kind, n: int) -> None:
+        """The attempt is over, and stands as event `n` of the reporter (0: it was rejected)."""
+        group, now_s = KINDS[kind].group, self._monotonic()
+        trial.is_over = True
+        early = [lease for lease in trial.held if lease.early]
+        for lease in early:
+            again_s = EARLY_AGAIN_S
+            if group != "neutral":
+                again_s = lease.every_ms / 1000 or (lease.end_ms - self._view.now_ms()) / 1000
+            self._remember(self._spent, key_of(lease), now_s + again_s)
+        if group == "neutral" or not n:
+            self._end(trial, trial.held, give_back=True)
+            return
+        if group != "success":
+            # Where a hold has but one early trial its lease stands until it runs out, so that nobody who has not
+            # heard yet makes the next.
+            self._end(trial, [lease for lease in early if not lease.every_ms], give_back=False)
+        self._settle(trial, trial.held, n)
+
+    def acked(self, n: int, log_seq: int) -> None:
+        """The reporter's event `n` stands in the log at `log_seq`."""
+        settling = self._settling.get(n)
+        if settling is not None:
+            settling.log_seq = log_seq
+            self._look()
+
+    def _settle(self, trial: Trial, held: list[LeaseNeeded], n: int) -> None:
+        # What this replica's own overlay has folded it knows at once.
+        alone = self._link is None or self.loop is None or trial.is_self_given
+        self._end(trial, [lease for lease in held if lease.is_local or alone], give_back=False)
+        others = [lease for lease in held if not lease.is_local and not alone]
+        if others:
+            self._in_loop(self._begin_to_settle, trial, others, n)
+
+    def _begin_to_settle(self, trial: Trial, held: list[LeaseNeeded], n: int) -> None:
+        assert self.loop is not None
+        timer = self.loop.call_later(SETTLE_S, self._settled, n)
+        self._settling[n] = Settling(trial, held, timer)
+
+    def _look(self) -> None:
+        """Whether the view has passed outcomes of trials."""
+        if self._settling:
+            seq = self._view.seq
+            for n in [n for n, found in self._settling.items() if found.log_seq is not None and found.log_seq <= seq]:
+                self._settled(n)
+
+    def _settled(self, n: int) -> None:
+        settling = self._settling.pop(n, None)
+        if settling is not None:
+            settling.timer.cancel()
+            self._end(settling.trial, settling.held, give_back=True)
+
+    def _end(self, trial: Trial, held: list[LeaseNeeded], *, give_back: bool) -> None:
+        """These leases are no longer held here."""
+        with self._lock:
+            for lease in held:
+                running = self._running.get(key_of(lease))
+                if running is not None and running[1] is trial:
+                    del self._running[key_of(lease)]
+            trial.held = [lease for lease in trial.held if lease not in held]
+        if not trial.held and trial.timer is not None:
+            self._in_loop(trial.timer.cancel)
+        others = [lease for lease in held if not lease.is_local]
+        if give_back and others and self._link is not None and not trial.is_self_given:
+            self.counts["given_back"] += 1
+            self._in_loop(lambda: self._later(self._ask(trial, "give_back", others, GIVE_BACK_S)))
+
+    # Helpers.
+
+    async def _ask(self, trial: Trial, action: Action, held: list[LeaseNeeded], limit_s: float) -> TrialAnswer | None:
+        """The services' answer; None if there is none, or one that says that nobody can say."""
+        names = [name_of(lease) for lease in held if not lease.is_local]
+        if self._link is None or not names:
+            return None
+        ask = TrialAsk(
+            replica=self._replica,
+            provider=trial.target.provider,
+            model=trial.target.model,
+            leases=names,
+            token=trial.token,
+            limit_ms=trial.limit_ms,
+            action=action,
+        )
+        return await ask_services(self._link, ask, limit_s)
+
+    def _later(self, work: Coroutine[Any, Any, Any]) -> None:
+        assert self.loop is not None
+        task = self.loop.create_task(work, name="sickbay-trial")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _in_loop(self, function: Callable[..., object], *arguments: object) -> None:
+        if self.loop is None:
+            return
+        if threading.get_ident() == self.loop_thread:
+            function(*arguments)
+            return
+        with suppress(RuntimeError):  # the loop is closed: the lease runs out by itself
+            self.loop.call_soon_threadsafe(function, *arguments)
+
+    def _remember(self, among: dict[Key, float], key: Key, until_s: float) -> None:
+        with self._lock:
+            if len(among) >= REMEMBERED_MAX:
+                now_s = self._monotonic()
+                for old in [old for old, at_s in among.items() if at_s <= now_s] or list(among)[: REMEMBERED_MAX // 2]:
+                    del among[old]
+            among[key] = until_s

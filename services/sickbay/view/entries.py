@@ -1,0 +1,276 @@
+"""What a gate knows of the cluster: who is held, under which policy, how old that is, and what time it is there.
+
+Nothing in here asks anybody: messages come in from the mirror, which reads the bucket.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from sys import intern
+from typing import Final
+
+import msgspec
+
+from sickbay_events import Checkpoint, GateEntry, Policy, PolicyRefused
+from sickbay_events.view import PolicyInForce
+
+from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
+from .digest_map import Change
+
+_log = logging.getLogger("sickbay.mirror")
+
+CLOCK_WINDOW_S: Final = 60
+"""The largest offset of this long counts (SPEC 6)."""
+STALE_S: Final = 3.0
+"""An answer is called stale from this age on; a standby takes over within it."""
+SWEEP_S: Final = 5.0
+"""How often entries that say nothing any more are dropped by the own clock."""
+VERSION: Final = 1
+
+Changed = Callable[[str, GateEntry | None, GateEntry | None], None]
+"""Called with scope key, what stood there and what stands there now."""
+PolicyTaken = Callable[[Policy, int], None]
+"""Called with the policy in force and its log sequence."""
+Passed = Callable[[int], None]
+"""Called with the log sequence up to which the cluster has folded, at each checkpoint of a live projector."""
+
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_entry: Final = msgspec.json.Decoder(GateEntry)
+_checkpoint: Final = msgspec.json.Decoder(Checkpoint)
+_policy: Final = msgspec.json.Decoder(PolicyInForce)
+
+
+class LogClock:
+    """Log time as a gate reckons it: its own monotonic clock plus the largest offset of the last 60 s.
+
+    Before the first message it is the wall clock (`heard` is False then). Times in ms since the epoch.
+    """
+
+    def __init__(self, monotonic: Callable[[], float], wall: Callable[[], float]) -> None:
+        self.heard = False
+        self.offset_ms = 0.0
+        self._monotonic, self._wall = monotonic, wall
+        self._seconds: deque[tuple[int, float]] = deque()
+
+    def hear(self, stamp_ms: int, at_s: float) -> None:
+        """A message stamped by the server at `stamp_ms` arrived at `at_s` of the monotonic clock."""
+        second, offset_ms = int(at_s), stamp_ms - at_s * 1000
+        seconds = self._seconds
+        if seconds and seconds[-1][0] == second:
+            seconds[-1] = (second, max(seconds[-1][1], offset_ms))
+        else:
+            seconds.append((second, offset_ms))
+        while seconds[0][0] <= second - CLOCK_WINDOW_S:
+            seconds.popleft()
+        self.offset_ms = max([offset for _, offset in seconds])
+        self.heard = True
+
+    def now_ms(self) -> int:
+        """Asked-at, in whole milliseconds."""
+        if self.heard:
+            return int(self.offset_ms + self._monotonic() * 1000)
+        return int(self._wall() * 1000)
+
+
+class View:
+    """The cluster's entries by scope key, with their age and the log's time.
+
+    Changed in one event loop; reading `entries`, `seq`, `age_s()` and `now_ms()` is safe from any thread.
+    """
+
+    def __init__(
+        self, *, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+    ) -> None:
+        self.entries: dict[str, GateEntry] = {}
+        self.seq = 0
+        """The largest log sequence seen in an entry or a checkpoint: `seen_seq` of a call that starts now."""
+        self.policy = Policy()
+        self.policy_seq = 0
+        self.checkpoint: Checkpoint | None = None
+        self.is_loaded = False
+        """Whether the bucket was read once; before that nothing is known."""
+        self.is_heard = False
+        """Whether it was read and something came by the feed, so that the log's time is known too."""
+        self.fresh_at_s = monotonic()
+        """Monotonic time of the last checkpoint that a live projector wrote; before the first, of the beginning."""
+        self.counts: Counter[str] = Counter()
+        """What was not readable: `body`, `version`, `policy`."""
+        self.clock = LogClock(monotonic, wall)
+        self._monotonic = monotonic
+        self._changed: list[Changed] = []
+        self._policy_taken: list[PolicyTaken] = []
+        self._passed: list[Passed] = []
+        self._on_loaded: list[Callable[[], None]] = []
+        self._sweep_at_s = monotonic() + SWEEP_S
+
+    def start(self) -> None:
+        """Begin to follow the cluster; a view that stands still has nobody to follow."""
+
+    async def stop(self) -> None:
+        """Stop following; what is known stays and grows old. Never raises."""
+
+    async def wait_loaded(self, timeout_s: float | None = None) -> bool:  # noqa: ARG002 - for those who follow
+        """Wait until the bucket was read once; False if that took longer than `timeout_s` (None: no limit)."""
+        return self.is_loaded
+
+    def listen(
+        self,
+        *,
+        changed: Changed | None = None,
+        policy: PolicyTaken | None = None,
+        passed: Passed | None = None,
+        loaded: Callable[[], None] | None = None,
+    ) -> None:
+        """Add listeners, called in the loop; what they raise is logged. `is_loaded` is False in the first load."""
+        if changed is not None:
+            self._changed.append(changed)
+        if policy is not None:
+            self._policy_taken.append(policy)
+        if passed is not None:
+            self._passed.append(passed)
+        if loaded is not None:
+            self._on_loaded.append(loaded)
+
+    def age_s(self) -> float:
+        """Seconds since the last checkpoint that a live projector wrote; before the first, since this began."""
+        return self._monotonic() - self.fresh_at_s
+
+    def now_ms(self) -> int:
+        """Asked-at in log time (SPEC 6), ms since the epoch."""
+        return self.clock.now_ms()
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether what is known is too old, or was never heard, to be called the cluster's word."""
+        return not self.is_heard or self.age_s() > STALE_S
+
+    def put(self, key: str, entry: GateEntry | None) -> None:
+        """Set what stands under a scope key, and tell the listeners."""
+        old = self.entries.get(key)
+        if entry is None:
+            self.entries.pop(key, None)
+        else:
+            self.entries[key] = entry
+            self.seq = max(self.seq, entry.seq)
+        if old is not None or entry is not None:
+            for listener in self._changed:
+                _call(listener, key, old, entry)
+
+    def take(self, change: Change) -> None:
+        """Take one changed entry, or the policy in force; a checkpoint is taken by `take_checkpoint`."""
+        if change.key == CHECKPOINT_KEY:
+            return
+        if change.key == POLICY_KEY:
+            self._take_policy(change)
+            return
+        entry = None
+        if change.value is not None:
+            try:
+                entry = _entry.decode(change.value)
+            except _UNREADABLE as error:
+                self._unreadable("body", change, str(error))
+            else:
+                if entry.v > VERSION:
+                    self._unreadable("version", change, f"v {entry.v} is higher than {VERSION}")
+                    entry = None
+        if entry is not None:
+            _slim(entry)
+        self.put(change.key, entry)
+
+    def _take_policy(self, change: Change) -> None:
+        if change.value is None:
+            return
+        try:
+            in_force = _policy.decode(change.value)
+            if in_force.v > VERSION:
+                self._unreadable("version", change, f"v {in_force.v} is higher than {VERSION}")
+                return
+            self.policy, self.policy_seq = Policy.from_data(in_force.policy), in_force.seq
+        except (*_UNREADABLE, PolicyRefused) as error:
+            self._unreadable("policy", change, str(error))
+            return
+        for listener in self._policy_taken:
+            _call(listener, self.policy, self.policy_seq)
+
+    def take_checkpoint(self, change: Change, now_s: float, *, fetched_ms: int | None = None) -> Checkpoint | None:
+        """Take a checkpoint; None if it is not readable. `fetched_ms` is the server's time of one that was fetched."""
+        checkpoint = self._read_checkpoint(change)
+        if checkpoint is None:
+            return None
+        before, self.checkpoint = self.checkpoint, checkpoint
+        if before is not None and (before.log_created != checkpoint.log_created or checkpoint.seq < before.seq):
+            # Another log, or one whose tail is lost: its sequences will be given anew, and what was seen of the old
+            # ones must not pass for having seen the new.
+            self.seq = 0
+        self.seq = max(self.seq, checkpoint.seq)
+        if checkpoint.live:
+            age_s = 0.0 if fetched_ms is None else max(0.0, (self.now_ms() - fetched_ms) / 1000)
+            # The first one known says how old the view is; later a fetched one can only make it younger.
+            known_s = now_s - age_s if before is None else self.fresh_at_s
+            self.fresh_at_s = max(known_s, now_s - age_s)
+            for listener in self._passed:
+                _call(listener, checkpoint.seq)
+        return checkpoint
+
+    def _read_checkpoint(self, change: Change) -> Checkpoint | None:
+        if change.value is None:
+            return None
+        try:
+            checkpoint = _checkpoint.decode(change.value)
+        except _UNREADABLE as error:
+            self._unreadable("body", change, str(error))
+            return None
+        if checkpoint.v > VERSION:
+            self._unreadable("version", change, f"v {checkpoint.v} is higher than {VERSION}")
+            return None
+        return checkpoint
+
+    def loaded(self) -> None:
+        """The bucket was read."""
+        if not self.is_loaded:
+            for listener in self._on_loaded:
+                _call(listener)
+        self.is_loaded = True
+        self.is_heard = self.clock.heard
+
+    def sweep(self) -> None:
+        """Drop what says nothing any more; does so every few seconds, however often it is called."""
+        now_s = self._monotonic()
+        if now_s < self._sweep_at_s:
+            return
+        self._sweep_at_s = now_s + SWEEP_S
+        now_ms = self.now_ms()
+        for key in [key for key, entry in self.entries.items() if 0 < entry.expires_ms <= now_ms]:
+            del self.entries[key]
+
+    def _unreadable(self, what: str, change: Change, why: str) -> None:
+        self.counts[what] += 1
+        if self.counts[what] in (1, 10, 100) or self.counts[what] % 1000 == 0:
+            _log.warning(
+                "entry %s (revision %d) is not readable and ignored: %s (%s so far: %d)",
+                change.key, change.revision, why, what, self.counts[what],
+            )  # fmt: skip
+
+
+def _slim(entry: GateEntry) -> None:
+    """Let go of the words that are for people only and share those that repeat: half of an entry's memory."""
+    force = msgspec.structs.force_setattr
+    force(entry, "until", "")
+    force(entry, "at", "")
+    force(entry, "provider", intern(entry.provider))
+    force(entry, "reason", intern(entry.reason))
+    for hold in entry.holds:
+        force(hold, "until", "")
+        force(hold, "rule", intern(hold.rule))
+        if hold.kind is not None:
+            force(hold, "kind", intern(hold.kind))
+
+
+def _call(listener: Callable[..., None], *arguments: object) -> None:
+    try:
+        listener(*arguments)
+    except Exception:  # noqa: BLE001 - a listener stops nobody
+        _log.exception("a listener of the mirror failed")

@@ -1,0 +1,283 @@
+"""The gate's copy of the view: who may not be called now, kept from what the bucket republishes.
+
+Follows `sickbay.view.>` by plain subscription, compares number and digest at each checkpoint's revision, and
+pages through the bucket by direct get when they differ, when the feed is silent, or when it is another bucket.
+After a reconnect it reads the checkpoint and what changed since, and pages only if that does not fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import nats.errors
+from nats.aio.client import Client
+
+from sickbay_events import Checkpoint, parse_rfc3339
+
+from ..bus.bulk import BulkSubscription, Item, header_value, subscribe_bulk
+from ..bus.entries import BucketEntry, ReadError, read_entries, read_entry
+from ..bus.link import Link
+from ..bus.topology import CHECKPOINT_KEY
+from ..bus.view_names import MAIN, ViewNames
+from .digest_map import Change, ViewMap, entry_hash, read_change
+from .entries import View
+
+_log = logging.getLogger("sickbay.mirror")
+
+SILENCE_S: Final = 1.5
+"""Without a checkpoint for so long the feed is not believed any more; a live projector writes one a second."""
+CHECK_S: Final = 0.25
+"""How often the silence is looked at."""
+RETRY_MIN_S: Final = 0.02
+RETRY_MAX_S: Final = 2.0
+PAGE_WAIT_MIN_S: Final = 0.25
+PAGE_WAIT_MAX_S: Final = 60.0
+"""Between one paging that did not help and the next: doubles up to this while no checkpoint fits."""
+SLICE: Final = 250
+"""Entries handled before the event loop has its turn: a router must not stand still while 20,000 are read."""
+
+
+class Mirror(View):
+    """A view kept from the bucket. Belongs to the event loop in which `start` was called.
+
+    counts     also `mismatch`, `other_bucket`, `silence` (why it paged) and `filled` (what it had missed)
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        names: ViewNames = MAIN,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(monotonic=monotonic, wall=wall)
+        self.resyncs = 0
+        """How often the bucket was paged through."""
+        self._link, self._names = link, names
+        self._map = ViewMap()
+        self._feed: BulkSubscription | None = None
+        self._was_loaded = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._wants_load = True
+        self._is_deaf = False
+        self._checkpoint_at_s = monotonic()
+        self._checkpoint_revision = 0
+        self._lost_at_revision: int | None = None
+        """Where the feed was interrupted, until what it missed is read."""
+        self._retry_s = RETRY_MIN_S
+        self._retry_at_s = 0.0
+        self._page_wait_s = 0.0
+        self._page_at_s = 0.0
+
+    def start(self) -> None:
+        """Begin to follow, whether or not NATS is there; returns at once. A second call does nothing."""
+        if self._task is None:
+            self._link.listen(connected=self._on_connected, disconnected=self._on_disconnected)
+            self._task = asyncio.get_running_loop().create_task(self._keep(), name="sickbay-mirror")
+
+    async def stop(self) -> None:
+        """Stop following; what is known stays and grows old. Never raises."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if self._feed is not None:
+            await self._feed.close()
+
+    async def wait_loaded(self, timeout_s: float | None = None) -> bool:
+        """Wait until the bucket was read once; False if that took longer than `timeout_s` (None: no limit)."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._was_loaded.wait(), timeout_s)
+        return self.is_loaded
+
+    # The feed.
+
+    def _on_connected(self, _client: Client, _fresh: bool) -> None:
+        # What was missed while away is asked for at once; the next checkpoint gets its time to come.
+        self._checkpoint_at_s = self._monotonic()
+        self._retry_s, self._retry_at_s, self._page_at_s = RETRY_MIN_S, 0.0, 0.0
+        self._wake.set()
+
+    def _on_disconnected(self) -> None:
+        if self._lost_at_revision is None:
+            self._lost_at_revision = self._map.revision
+
+    def _on_items(self, items: list[Item]) -> None:
+        now_s = self._monotonic()
+        # All of a run arrived at this moment, so the last of them has the largest offset.
+        self._hear(items[-1], now_s)
+        for item in items:
+            change = _read(item, self._names)
+            if change is None:
+                continue
+            applied = self._map.apply(change, now_s)
+            if applied == "other_bucket":
+                self._want_load("other_bucket")
+                self._page_at_s = 0.0
+            elif change.key == CHECKPOINT_KEY:
+                self._checkpoint(change, now_s)
+            elif applied == "new":
+                self.take(change)
+
+    def _hear(self, item: Item, now_s: float) -> None:
+        stamp = header_value(item[2], b"Nats-Time-Stamp")
+        if stamp is not None:
+            with suppress(ValueError):
+                self.clock.hear(parse_rfc3339(stamp.decode("ascii", "replace")), now_s)
+                self.is_heard = self.is_loaded
+
+    def _checkpoint(self, change: Change, now_s: float, *, fetched_ms: int | None = None) -> None:
+        checkpoint = self.take_checkpoint(change, now_s, fetched_ms=fetched_ms)
+        if checkpoint is None:
+            return
+        self._checkpoint_revision = change.revision
+        if fetched_ms is None:
+            self._checkpoint_at_s = now_s
+        self._compare(checkpoint)
+
+    def _compare(self, checkpoint: Checkpoint) -> None:
+        counted = self._map.counted_at(checkpoint.revision) if checkpoint.digest else None
+        if counted is None or self._wants_load or self._lost_at_revision is not None or self._map.is_loading:
+            return
+        if (counted.entries, counted.digest) == (checkpoint.entries, checkpoint.digest):
+            self._page_wait_s = self._page_at_s = 0.0
+        else:
+            self._want_load("mismatch")
+
+    def _want_load(self, why: str) -> None:
+        if not self._wants_load:
+            self.counts[why] += 1
+            _log.debug("the view is read again: %s", why)
+        self._wants_load = True
+        self._wake.set()
+
+    # Reading the bucket.
+
+    async def _keep(self) -> None:
+        # `wait_for` loses a cancellation when what it waits for is done at that moment; so `stop` clears the task.
+        while self._task is not None:
+            wait_s = min(CHECK_S, max(0.001, self._retry_at_s - self._monotonic())) if self._retry_at_s else CHECK_S
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), wait_s)
+            self._wake.clear()
+            self.sweep()
+            client, now_s = self._link.client, self._monotonic()
+            if client is None or now_s < self._retry_at_s:
+                continue
+            try:
+                await self._look(client)
+                self._retry_s, self._retry_at_s = RETRY_MIN_S, 0.0
+            except (ReadError, nats.errors.Error, OSError) as error:
+                # The bucket is not there yet, or the server is on its way down or up: ask again soon.
+                _log.debug("the view could not be read: %s", error)
+                self._retry_at_s = self._monotonic() + self._retry_s
+                self._retry_s = min(RETRY_MAX_S, self._retry_s * 2)
+            except Exception:  # noqa: BLE001 - a fault in here must not leave the gate blind
+                _log.exception("the mirror failed and goes on")
+                self._retry_at_s = self._monotonic() + RETRY_MAX_S
+
+    async def _look(self, client: Client) -> None:
+        if self._feed is None or self._feed.client is not client or self._is_deaf:
+            self._is_deaf = False
+            if self._feed is not None:
+                await self._feed.close()
+            self._feed = await subscribe_bulk(client, f"{self._names.view_prefix}>", self._on_items)
+        if self._lost_at_revision is not None and self.is_loaded and not self._wants_load:
+            await self._check(client, self._lost_at_revision)
+        now_s = self._monotonic()
+        if not self._wants_load and now_s - self._checkpoint_at_s > SILENCE_S and now_s >= self._page_at_s:
+            self._want_load("silence")
+        if self._wants_load and now_s >= self._page_at_s:
+            await self._load(client)
+
+    async def _check(self, client: Client, lost_at_revision: int) -> None:
+        """After a reconnect: the checkpoint, and what changed since the last message."""
+        newest = await read_entry(client, self._names.stream, f"{self._names.gate_prefix}{CHECKPOINT_KEY}")
+        if newest is None or newest.gone or newest.revision < self._checkpoint_revision:
+            self._want_load("other_bucket")
+            return
+        connects = self._link.connects
+        self._map.begin_load()
+        names = self._names
+        later = await read_entries(client, names.stream, f"{names.gate_prefix}>", from_seq=lost_at_revision + 1)
+        pages = await _changes(later.entries, names)
+        if self._link.connects == connects:  # else it was lost again meanwhile
+            self._lost_at_revision = None
+        for change in self._map.finish_load(pages, self._monotonic(), keep=True):
+            self.counts["filled"] += 1
+            self.take(change)
+        if self._stands(newest.revision):
+            fetched_ms = newest.time_ns // 1_000_000
+            self._checkpoint(_change(newest, names), self._monotonic(), fetched_ms=fetched_ms)
+
+    async def _load(self, client: Client) -> None:
+        """Page through the bucket and swap."""
+        connects = self._link.connects
+        self._map.begin_load()
+        names = self._names
+        read = await read_entries(client, names.stream, f"{names.gate_prefix}>")
+        pages = await _changes(read.entries, names)
+        checkpoint = names.raw_gate_prefix + CHECKPOINT_KEY.encode()
+        known_revision = self._checkpoint_revision
+        self.resyncs += 1
+        self._wants_load = False
+        if self._link.connects == connects:
+            self._lost_at_revision = None
+        # A load that is not confirmed by a checkpoint makes the next one wait; the first two follow at once.
+        wait_s, self._page_wait_s = self._page_wait_s, min(PAGE_WAIT_MAX_S, max(PAGE_WAIT_MIN_S, self._page_wait_s * 2))
+        now_s = self._monotonic()
+        changes = self._map.finish_load(pages, now_s)
+        for entry in read.entries:
+            if entry.subject == checkpoint and self._stands(entry.revision):
+                if entry.revision > known_revision and now_s - self._checkpoint_at_s > SILENCE_S:
+                    # A projector lives and the feed does not tell: subscribe again, and do not ask ever more rarely.
+                    self._is_deaf = True
+                    wait_s = self._page_wait_s = SILENCE_S
+                self._checkpoint(_change(entry, names), now_s, fetched_ms=entry.time_ns // 1_000_000)
+        # A fleet that lost its projector together must not ask together.
+        self._page_at_s = now_s + wait_s * random.uniform(0.75, 1.25)
+        for at in range(0, len(changes), SLICE):
+            for change in changes[at : at + SLICE]:
+                # While others had their turn the feed may have brought something newer.
+                if self._map.standing.get(change.key, _GONE)[0] == (change.revision if change.value is not None else 0):
+                    self.take(change)
+            await asyncio.sleep(0)
+        self.loaded()
+        self._was_loaded.set()
+
+    def _stands(self, revision: int) -> bool:
+        """Whether the checkpoint of that revision is the newest one known."""
+        return self._map.standing.get(CHECKPOINT_KEY, _GONE)[0] == revision
+
+
+_GONE: Final = (0, 0)
+
+
+def _read(item: Item, names: ViewNames) -> Change | None:
+    try:
+        return read_change(item, names)
+    except ValueError:  # a subject that is no text, or a revision that is no number: not a projector's
+        return None
+
+
+async def _changes(entries: list[BucketEntry], names: ViewNames) -> list[Change]:
+    """The entries as changes with their hashes, made slice by slice."""
+    changes: list[Change] = []
+    for at in range(0, len(entries), SLICE):
+        changes.extend([_change(entry, names) for entry in entries[at : at + SLICE]])
+        await asyncio.sleep(0)
+    return changes
+
+
+def _change(entry: BucketEntry, names: ViewNames) -> Change:
+    key = entry.subject.decode("utf-8", "replace").removeprefix(names.gate_prefix)
+    value = None if entry.gone else entry.payload or None
+    return Change(key, entry.revision, value, entry_hash(key, value) if value is not None else 0)

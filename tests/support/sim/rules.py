@@ -1,0 +1,485 @@
+"""The checker: what SPEC says must hold, stated apart from the code that makes it so.
+
+`Watch` looks on while a history runs: who puts what into the view, who gets which lease. `Walk` goes through the log
+afterwards, event by event: it knows no thresholds' bookkeeping, only what may never be, whatever the bookkeeping. The
+real fold runs beside it, since what is checked is what that fold shows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, GATE_STREAM, TRIALS_STREAM
+from sickbay_events import (
+    KINDS,
+    CallAnswered,
+    CallOutcome,
+    Event,
+    GateEntry,
+    Override,
+    Poison,
+    Policy,
+    PolicyChanged,
+    ProbeResult,
+    Released,
+    Scope,
+    TargetHeld,
+    decode,
+    read_subject,
+)
+from sickbay_events.codec import derived_id
+from sickbay_events.lease_wire import SUBJECT as TRIAL_SUBJECT
+from sickbay_events.lease_wire import LeaseName, TrialAnswer, TrialAsk
+from sickbay_events.view import Checkpoint, HoldView
+from sickbay_projections import Fleet, Recorded
+
+from .client import SimClient
+from .server import Server, Stored, Stream
+from .world import POLICY
+
+if TYPE_CHECKING:
+    from .faults import Faults
+
+CLAIM_S: Final = 1.0
+"""How long one successful compare of the checkpoint lets its writer put (DESIGN, the checkpoint decides who writes)."""
+SILENT_S: Final = 3.0
+ON_ITS_WAY_S: Final = 0.1
+LEASE_SLACK_S: Final = 1.2
+"""A key goes in whole seconds, and one given back is gone after one."""
+GROUP_OF: Final = {"quarantine": "rejection", "breaker": "fault", "credential": "auth", "degraded": "degraded"}
+LEAST: Final = {"quarantine": 2, "breaker": 5, "credential": 3, "degraded": 5}
+"""So many outcomes of the rule's kind at least are behind every hold that is not a trial's (SPEC 4.1, 4.3, 4.4)."""
+
+
+class Broken(AssertionError):
+    """A rule does not hold."""
+
+
+# -- while it runs -----------------------------------------------------------------------------------------
+
+
+class Watch:
+    """Looks on."""
+
+    def __init__(self, server: Server, faults: Faults) -> None:
+        self.server, self.faults = server, faults
+        self.grants = 0
+        self.broken: list[str] = []
+        self._claims: dict[Any, float] = {}
+        self._bucket_s = 0.0
+        self._writer: tuple[Stream | None, str, float] = (None, "", 0.0)
+        """In which bucket who claimed the checkpoint last, and when."""
+        self._asks: dict[str, tuple[TrialAsk, float]] = {}
+        self._holders: dict[LeaseName, dict[str, float]] = {}
+        """By lease: token and until when it is held."""
+        self._returned: set[str] = set()
+        """Tokens that were given back: a grant that is on its way then holds nothing."""
+        self._keys: dict[str, float] = {}
+        """By lease key: when something was last put there."""
+        server.on_stored = self._stored
+        server.on_message = self._message
+
+    def _says(self, what: str) -> None:
+        self.broken.append(f"at {self.server.loop.time():.3f} s: {what}")
+
+    def _stored(self, stream: Stream, message: Stored, client: SimClient | None) -> None:
+        now_s = self.server.loop.time()
+        if stream.name == TRIALS_STREAM:
+            self._keys[message.subject] = now_s
+        elif stream.name == GATE_STREAM and client is not None and message.subject.startswith(GATE_PREFIX):
+            if message.subject == GATE_PREFIX + CHECKPOINT_KEY:
+                self._claims[client.node] = now_s
+                self._claimed(stream, msgspec.json.decode(message.payload, type=Checkpoint).writer, now_s)
+            elif now_s - self._claims.get(client.node, -9.0) > CLAIM_S + ON_ITS_WAY_S:
+                # DESIGN: no put unless one's own checkpoint compare succeeded within the last second.
+                self._says(f"{client.node.name} put {message.subject} without having claimed the checkpoint")
+
+    def _claimed(self, bucket: Stream, writer: str, now_s: float) -> None:
+        where, before, before_s = self._writer
+        if where is not bucket:
+            self._bucket_s = now_s
+        # In a bucket made anew revisions begin again, and who wrote into the old one may be the first.
+        # How old a checkpoint is when it is read first, the server's clock says, which may have stepped.
+        steady = not self.faults.counts["clock step in the log"]
+        if (
+            where is bucket
+            and steady
+            and now_s - self._bucket_s > SILENT_S
+            and before not in ("", writer)
+            and now_s - before_s < SILENT_S - ON_ITS_WAY_S
+        ):
+            # DESIGN, One writes: another one's checkpoint is claimed when it has not moved for 3 s.
+            self._says(f"{writer} took the checkpoint, which {before} had claimed {now_s - before_s:.2f} s before")
+        self._writer = (bucket, writer, now_s)
+
+    def _message(self, subject: str, reply: str, payload: bytes) -> None:
+        if subject == TRIAL_SUBJECT:
+            ask = msgspec.json.decode(payload, type=TrialAsk)
+            self._asks[reply] = ask, self.server.loop.time()
+            if ask.action == "give_back":
+                self._returned.add(ask.token)
+                for name in ask.leases:
+                    self._holders.get(name, {}).pop(ask.token, None)
+        elif subject in self._asks and payload:
+            self._answered(*self._asks.pop(subject), msgspec.json.decode(payload, type=TrialAnswer))
+
+    def _answered(self, ask: TrialAsk, asked_s: float, answer: TrialAnswer) -> None:
+        now_s = self.server.loop.time()
+        if answer.granted:
+            self.grants += ask.action == "take"
+            for name in ask.leases:
+                holders = self._holders.setdefault(name, {})
+                others = {
+                    token: until_s for token, until_s in holders.items() if token != ask.token and until_s > now_s
+                }
+                if others and _key(name) not in self.faults.freed:
+                    # SPEC 5.2: at most one holder at a time in the cluster.
+                    self._says(f"{name} was given to {ask.replica} ({ask.token}) while {others} have it")
+                if ask.token not in self._returned:
+                    holders[ask.token] = asked_s + answer.expires_in_ms / 1000
+        elif ask.action == "take" and answer.taken is not None:
+            name = answer.taken
+            put_s = self._keys.get(_key(name), -99.0)
+            if now_s - put_s > 2 + LEASE_SLACK_S and not self._stands(name):
+                # SPEC 5.2: a killed holder blocks nobody for long; here a lease lasts 2 s.
+                self._says(f"{name} was refused to {ask.replica}, {now_s - put_s:.1f} s after anybody had it")
+
+    def _stands(self, name: LeaseName) -> bool:
+        """Whether the hold is before its end, where a trial need not be wanted."""
+        for process in self.faults.world.processes:
+            if process.projector is None:
+                continue
+            entry = process.projector.fleet.entry(name.scope)
+            slack_ms = 1_000 + 31_000 * bool(self.faults.counts["clock step in the log"])
+            for hold in entry.holds if entry is not None else ():
+                if (hold.rule, hold.began_seq) == (name.rule, name.began_seq):
+                    return process.node.ask(process.projector.now_ms) < hold.end_ms + slack_ms
+        return False
+
+
+def _key(name: LeaseName) -> str:
+    return f"$KV.sickbay_trials.{name.scope}.{name.rule}.{name.began_seq}"
+
+
+# -- the log, event by event -------------------------------------------------------------------------------
+
+
+class Name:
+    """What a hold that is over leaves behind."""
+
+    __slots__ = ("began_seq", "end_ms", "length_ms", "nth", "over_ms")
+
+    def __init__(self, began_seq: int, end_ms: int, length_ms: int, nth: int) -> None:
+        self.began_seq, self.end_ms, self.length_ms, self.nth = began_seq, end_ms, length_ms, nth
+        self.over_ms: int | None = None
+
+
+class Walk:
+    """Goes through a log. `broken` is what does not hold, `derived` the ids of what follows from it."""
+
+    def __init__(self, log: Stream) -> None:
+        self.fleet = Fleet(Policy())
+        self.log = log
+        self.broken: list[str] = []
+        self.derived: list[str] = []
+        self.repeats = self.poison = 0
+        self.counts: Counter[str] = Counter()
+        self.holds_begun: Counter[str] = Counter()
+        self._ids: set[tuple[str, str]] = set()
+        self._shown: dict[str, GateEntry] = {}
+        self._names: dict[tuple[str, str], Name] = {}
+        self._cleared: dict[str, tuple[int, int]] = {}
+        self._bad: dict[str, list[tuple[int, str, str, int]]] = {}
+        """By model key: (time, replica, group, sequence) of each outcome that can count."""
+        self._good: dict[str, dict[str, tuple[int, int]]] = {}
+        """By model key and replica: time and sequence of its newest good answer."""
+        self._requests: dict[tuple[str, str], int] = {}
+        self._growths = 1.0
+        self.stepped_back = False
+
+    def go(self) -> None:
+        """Every event of the log, in order."""
+        expected = 0
+        for seq, message in self.log.messages.items():
+            for gap in range(expected + 1, seq):
+                self.fleet.passed(gap, self.fleet.time_ms, "gap")
+            expected = seq
+            time_ms = message.time_ns // 1_000_000
+            try:
+                where = read_subject(message.subject)
+                event = decode(message.subject, message.payload)
+            except Poison as poison:
+                self.poison += 1
+                self.fleet.passed(seq, time_ms, poison.reason)
+                continue
+            self._one(Recorded(event, where.target, where.scope, where.replica, seq=seq, time_ms=time_ms))
+
+    def _says(self, seq: int, what: str) -> None:
+        self.broken.append(f"log sequence {seq}: {what}")
+
+    def _one(self, recorded: Recorded) -> None:
+        fleet, event, seq = self.fleet, recorded.event, recorded.seq
+        before_ms = fleet.time_ms
+        derived = fleet.apply(recorded)
+        now_ms = fleet.time_ms
+        self.derived += [derived_id(one, self.log.created) for one in derived]
+        if now_ms < before_ms:
+            self._step_back(now_ms)
+        self.stepped_back = self.stepped_back or recorded.time_ms < before_ms
+        first = self._is_first(recorded)
+        if first and isinstance(event, CallOutcome | CallAnswered):
+            self._note(recorded, now_ms)
+        if isinstance(event, Override) and event.action == "clear" and recorded.scope is not None:
+            self._cleared[recorded.scope.key] = (seq, now_ms)
+        changed = fleet.take_changed()
+        for key in changed:
+            self._moved(key, event, seq, now_ms, derived)
+        if not first and derived:
+            self._says(seq, f"an event that was folded before led to {derived}")  # SPEC 4, Once
+        for one in derived:
+            if one.cause_seq != seq:
+                self._says(seq, f"a derived event names another cause: {one}")
+            if (
+                isinstance(one, TargetHeld)
+                and one.replica is None
+                and one.rule != "operator"
+                and one.old_end_ms is None
+            ):
+                self._began(one, event, seq, now_ms)
+            elif isinstance(one, Released):
+                name = self._names.get((one.scope.key, one.rule))
+                if name is not None:
+                    name.over_ms = now_ms
+                    if one.by == "clear":
+                        name.nth = 0
+
+    def _is_first(self, recorded: Recorded) -> bool:
+        event_id = getattr(recorded.event, "id", None)
+        if not event_id or isinstance(recorded.event, Override | PolicyChanged):
+            return True
+        known = (recorded.replica, event_id)
+        if known in self._ids:
+            self.repeats += 1
+            return False
+        self._ids.add(known)
+        return True
+
+    def _step_back(self, now_ms: int) -> None:
+        """SPEC 6: stored times ahead of a clock that stepped back become it."""
+        self.stepped_back = True
+        for found in self._bad.values():
+            found[:] = [(min(at, now_ms), replica, group, seq) for at, replica, group, seq in found]
+        for good in self._good.values():
+            for replica in good:
+                good[replica] = min(good[replica][0], now_ms), good[replica][1]
+        self._requests = {key: min(at, now_ms) for key, at in self._requests.items()}
+        for name in self._names.values():
+            name.over_ms = None if name.over_ms is None else min(name.over_ms, now_ms)
+
+    def _note(self, recorded: Recorded, now_ms: int) -> None:
+        """Take note of an outcome."""
+        event, target = recorded.event, recorded.target
+        assert target is not None
+        if isinstance(event, CallAnswered):
+            self._good.setdefault(target.key, {})[recorded.replica] = now_ms, recorded.seq
+            return
+        assert isinstance(event, CallOutcome)
+        group = KINDS[event.kind].group
+        if group == "success" and (event.queued_ms or 0) <= POLICY.witnesses.good_answer_s * 1000:
+            self._good.setdefault(target.key, {})[recorded.replica] = now_ms, recorded.seq
+        repeats = False
+        if event.request_hash is not None:
+            before_ms = self._requests.get((target.key, event.request_hash))
+            self._requests[target.key, event.request_hash] = now_ms
+            # SPEC 4, Same request.
+            repeats = before_ms is not None and now_ms < before_ms + POLICY.evidence.same_request_s * 1000
+        too_short = event.kind == "timeout" and (event.limit_ms or 1e9) < POLICY.breaker.impatience_s * 1000
+        repeatable = event.kind in ("empty_output", "malformed_output", "timeout", "truncated")
+        if group not in ("success", "neutral") and not (repeats and repeatable) and not too_short and not event.forced:
+            self._bad.setdefault(target.key, []).append((now_ms, recorded.replica, group, recorded.seq))
+
+    # What moved.
+
+    def _moved(self, key: str, event: Event, seq: int, now_ms: int, derived: list[Any]) -> None:
+        entry = self.fleet.entry(key)
+        before = self._shown.get(key)
+        if entry is None:
+            self._shown.pop(key, None)
+        else:
+            self._shown[key] = entry
+        if isinstance(event, Override | PolicyChanged):
+            return  # an operator may move whatever there is
+        old = {hold.rule: hold for hold in before.holds} if before is not None else {}
+        new = {hold.rule: hold for hold in entry.holds} if entry is not None else {}
+        wide = any(isinstance(one, Released) and one.by == "wide_close" and one.scope.key == key for one in derived)
+        for rule in old.keys() | new.keys():
+            if rule == "operator":
+                continue
+            was, now = old.get(rule), new.get(rule)
+            what = self._what_moved(was, now, entry, now_ms)
+            if what == "ended" and was is not None and self._cleared_over(key)[0] > was.began_seq:
+                continue  # a clear of a wider scope, which the target heeds when it is next folded
+            if what and not wide and not self._is_after(event, seq, now_ms, key, rule, was):
+                # SPEC 4, After: what is not after a hold lifts, closes, extends and reopens nothing.
+                self._says(seq, f"{rule} of {key} {what} by what is not after it: {event!r}; {was!r} -> {now!r}")
+            same = was is not None and now is not None and was.began_seq == now.began_seq
+            if was is not None and now is not None and same and now.end_ms < was.end_ms and not self.stepped_back:
+                # SPEC 4, Holds: ends only ever grow within a hold.
+                self._says(seq, f"{rule} of {key} ends earlier than before: {was!r} -> {now!r}")
+            if now is not None and (was is None or was.began_seq != now.began_seq) and now.began_seq != seq:
+                self._says(seq, f"{rule} of {key} is named {now.began_seq} and not by the event that began it")
+
+    def _what_moved(self, was: HoldView | None, now: HoldView | None, entry: GateEntry | None, now_ms: int) -> str:
+        """What an event did to a hold; "" if time alone did it, or nothing moved."""
+        if now is None:
+            assert was is not None
+            gone_by_time = now_ms >= was.over_ms or (entry is not None and entry.by == "evidence_gone")
+            return "" if gone_by_time and now_ms >= was.end_ms else "ended"
+        if was is None or was.began_seq != now.began_seq:
+            return "began"
+        return "was extended" if now.end_ms > was.end_ms else ""
+
+    def _is_after(self, event: Event, seq: int, now_ms: int, key: str, rule: str, was: HoldView | None) -> bool:
+        if not isinstance(event, CallOutcome | CallAnswered | ProbeResult):
+            return False
+        name = self._names.get((key, rule))
+        began_seq, end_ms = (was.began_seq, was.end_ms) if was is not None else (0, 0)
+        if was is None and name is not None:
+            began_seq, end_ms = name.began_seq, min(name.end_ms, name.over_ms or name.end_ms)
+        cleared = self._cleared_over(key)
+        leased = any(lease.rule == rule and lease.began_seq == began_seq for lease in event.trial or ())
+        if cleared[0] > began_seq:
+            (began_seq, end_ms), leased = cleared, False
+        if not began_seq or leased:
+            return True
+        if event.seen_seq is not None and event.seen_seq < seq:
+            return event.seen_seq >= began_seq
+        took_ms = getattr(event, "took_ms", None)
+        took_ms = POLICY.evidence.took_s * 1000 if took_ms is None else took_ms
+        return self.stepped_back or now_ms - took_ms >= end_ms
+
+    def _cleared_over(self, key: str) -> tuple[int, int]:
+        """Sequence and time of the newest clear of a scope or around it."""
+        parts = key.split(".")
+        return max((self._cleared.get(".".join(parts[:n]), (0, 0)) for n in (1, 2, 3)), default=(0, 0))
+
+    # What began.
+
+    def _began(self, held: TargetHeld, event: Event, seq: int, now_ms: int) -> None:
+        key, rule = held.scope.key, held.rule
+        self.holds_begun[rule] += 1
+        before = self._names.get((key, rule))
+        trial = isinstance(event, CallOutcome | ProbeResult) and any(
+            before is not None and lease.rule == rule and lease.began_seq == before.began_seq
+            for lease in event.trial or ()
+        )
+        name = self._names[key, rule] = Name(held.began_seq, held.end_ms, held.end_ms - now_ms, 1)
+        again = bool(held.numbers.get("neutral_trials"))
+        in_ramp = rule == "breaker" and held.numbers == {"faults": 1}
+        self._check_growth(held, before, name, now_ms, again=again)
+        if not trial and not again and not in_ramp:
+            self._check_evidence(held, event, seq, now_ms)
+
+    def _check_growth(self, held: TargetHeld, before: Name | None, name: Name, now_ms: int, *, again: bool) -> None:
+        """SPEC 4, Growth: the n-th hold in a row is 2^(n-1) times the first, whatever came within it."""
+        sections: dict[str, Any] = {
+            "breaker": POLICY.breaker,
+            "degraded": POLICY.degraded,
+            "credential": POLICY.credential,
+        }
+        limits = sections.get(held.rule)
+        if before is not None and not self.stepped_back:
+            over_ms = before.over_ms
+            if over_ms is None and now_ms >= before.end_ms + POLICY.evidence.probation_s * 1000:
+                over_ms = before.end_ms + round(POLICY.evidence.probation_s * 1000)
+            in_a_row = over_ms is None or now_ms < over_ms + POLICY.evidence.forget_s * 1000
+            name.nth = before.nth + (not again) if in_a_row else 1
+        if limits is None or self.stepped_back:
+            return
+        length_ms = min(limits.hold_s * 2 ** max(0, name.nth - 1), limits.cap_s) * 1000
+        slack = 0.11 if held.rule == "breaker" else 0.0
+        if not length_ms * (1 - slack) - 2 <= name.length_ms <= length_ms * (1 + slack) + 2:
+            self._says(
+                held.cause_seq, f"hold {name.nth} in a row of {held.scope.key} ({held.rule}) lasts {name.length_ms} ms"
+            )
+
+    def _check_evidence(self, held: TargetHeld, event: Event, seq: int, now_ms: int) -> None:
+        group = GROUP_OF.get(held.rule, "throttle")
+        if not isinstance(event, CallOutcome | ProbeResult) or KINDS[event.kind].group != group:
+            self._says(seq, f"{held} began at {event!r}")  # SPEC 4, Holds: only at a bad event
+            return
+        keys = [key for key in self._bad if key == held.scope.key or key.startswith(held.scope.key + ".")]
+        window_ms = max(POLICY.witnesses.good_answer_s, POLICY.rejections.window_s, POLICY.breaker.run_s, 30.0) * 1000
+        # SPEC 4.7: a clear empties every fold of the scope and below, and none above it.
+        cleared_seq = self._cleared_over(held.scope.key)[0]
+        found = [one for key in keys for one in self._bad[key] if one[2] == group and one[3] > cleared_seq]
+        bad = [one for one in found if now_ms < one[0] + window_ms]
+        if len(bad) < LEAST.get(held.rule, 1):
+            self._says(seq, f"{held} rests on {len(bad)} {group} outcomes")
+        replicas = {one[1] for one in bad}
+        # After a step back a clear and the good answers that followed it are of one time, and so these are void.
+        if len(replicas) > 1 or (self.stepped_back and cleared_seq):
+            return
+        good_ms = POLICY.witnesses.good_answer_s * 1000
+        for key in [key for key in self._good if key == held.scope.key or key.startswith(held.scope.key + ".")]:
+            for replica, (at_ms, good_seq) in self._good[key].items():
+                if replica not in replicas and good_seq > cleared_seq and now_ms < at_ms + good_ms:
+                    # SPEC 4, Two witnesses.
+                    self._says(seq, f"{held} rests on {replicas} alone, while {replica} had a good answer of {key}")
+
+
+# -- in the end --------------------------------------------------------------------------------------------
+
+
+def view_fault(server: Server, fleet: Fleet, now_ms: int) -> str:
+    """How the bucket differs from what a replay of the log says, in what counts still; "" if it does not."""
+    standing = server.standing(GATE_STREAM, GATE_PREFIX) if GATE_STREAM in server.streams else {}
+    found = {k: msgspec.json.decode(m.payload, type=GateEntry) for k, m in standing.items() if not k.startswith("=.")}
+    said, wanted = _what_counts(found, now_ms), _what_counts(dict(fleet.entries()), now_ms)
+    for key in said.keys() | wanted.keys():
+        if said.get(key) != wanted.get(key):
+            return f"{key} stands as {said.get(key)!r}, a replay says {wanted.get(key)!r}"
+    return ""
+
+
+def _what_counts(entries: dict[str, GateEntry], now_ms: int) -> dict[str, tuple[Any, ...]]:
+    """What a gate makes of these now: what has ended says nothing, however it is written."""
+    at_ms = now_ms + 1_000
+    told = {}
+    for key, entry in entries.items():
+        if entry.expires_ms > at_ms:
+            holds = [hold for hold in entry.holds if max(hold.end_ms, hold.over_ms) > at_ms]
+            allow = entry.allow if entry.allow is not None and entry.allow.end_ms > at_ms else None
+            ramp = entry.ramp if entry.ramp is not None and entry.ramp.end_ms > at_ms else None
+            if holds or allow or ramp or entry.cleared_seq:
+                told[key] = (holds, allow, ramp, entry.cleared_seq)
+    return told
+
+
+def derived_fault(told: Stream, walk: Walk, *, log_changed: bool) -> str:
+    """How the derived events differ from what a replay of the log derives; "" if they do not.
+
+    What was caused by lost events is told apart from what their sequences caused later by time alone, so with a clock
+    that stepped back as well nothing is said of those.
+    """
+    bodies = [msgspec.json.decode(message.payload) for message in told.messages.values()]
+    # After a loss sequences are given again, and with them names; the times differ.
+    ids = [body["id"] for body in bodies]
+    twice = Counter((body["id"], body["time_ms"] if log_changed else 0) for body in bodies)
+    if max(twice.values(), default=1) > 1:
+        return f"derived events stand twice: {[one for one, count in twice.items() if count > 1][:3]}"
+    if not log_changed:
+        if ids != walk.derived:
+            missing, more = [i for i in walk.derived if i not in ids], [i for i in ids if i not in walk.derived]
+            return f"derived events are not those of a replay: missing {missing[:3]}, more {more[:3]}, or the order"
+        return ""
+    missing = [one for one in walk.derived if one not in set(ids)]
+    return f"derived events are missing: {missing[:3]}" if missing and not walk.stepped_back else ""
+
+
+def scope_of(key: str) -> Scope:
+    """The scope of a key."""
+    return Scope.of_key(key)
