@@ -148,7 +148,9 @@ def test_the_changelog_has_a_place_for_what_comes_next() -> None:
     assert "\n## Unreleased\n" in changelog
 
 
-@pytest.mark.parametrize("target", ["setup", "demo", "test", "lint", "types", "bench", "docs", "constraints"])
+@pytest.mark.parametrize(
+    "target", ["setup", "demo", "test", "lint", "types", "bench", "docs", "site", "pictures", "constraints"]
+)
 def test_make_knows_the_target(target: str) -> None:
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
