@@ -14,7 +14,7 @@ COMPILED := env -u PYTHONDONTWRITEBYTECODE
 # What `make test` hands on to pytest, for example `make test ARGS='-k breaker'`.
 ARGS ?=
 
-.PHONY: setup demo test sim lint format types bench docs constraints clean help
+.PHONY: setup demo test sim lint format types fleet bench docs site pictures constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,10 +63,16 @@ bench: $(READY)  ## the budget table with measured values (ARGS=--quick for a sh
 docs: $(READY)  ## make the tables of docs/ anew that come from the code
 	$(BIN)/python docs/tables.py
 
+site: $(READY)  ## the documentation as web pages in build/site; the same files read well without
+	$(BIN)/zensical build --clean --strict
+
+pictures: $(READY)  ## make the pictures of docs/ anew from the running product; needs chromium
+	$(BIN)/python docs/pictures.py
+
 constraints: $(READY)  ## write down the versions that are installed now
 	@{ echo '# Versions that were installed and tested together, everything transitive included. Made by `make constraints`.'; \
 	   $(BIN)/python -m pip freeze --exclude-editable | grep -E '^[A-Za-z0-9_.-]+==' | sort -f; } > constraints.txt.new
 	@mv constraints.txt.new constraints.txt && touch $(READY)
 
 clean:  ## remove what the targets made, the .venv included
-	rm -rf $(VENV) .venv-newest .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-newest .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache build dist
