@@ -50,7 +50,7 @@ def _claim_blindly(_put_checkpoint: Any) -> Any:
     """The checkpoint's put without its compare."""
 
     async def put(self: GateWriter, checkpoint: Any, _expected: int) -> Any:
-        return await self._acks.publish(GATE_PREFIX + CHECKPOINT_KEY, _encode(checkpoint), {})
+        return await self._publisher.publish(GATE_PREFIX + CHECKPOINT_KEY, _encode(checkpoint), {})
 
     return put
 

@@ -14,8 +14,8 @@ from projector_processes import told, until
 from sickbay.bus.connect import NatsOptions
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.link import Link
+from sickbay.bus.publish import AckedPublisher
 from sickbay.bus.topology import LOG, ensure
-from sickbay.projector.acks import Acks
 from sickbay.projector.transitions import IN_FLIGHT_MAX, Transitions, read_end
 from sickbay_events import CallOutcome, DerivedEvent, Target, encode, outcome_subject
 from sickbay_events.codec import derived_id
@@ -57,9 +57,9 @@ async def by_hand(client: Client, count: int) -> None:
 
 async def new(link: Link, client: Client, created: str, events: list[DerivedEvent]) -> Transitions:
     """The transitions of a projector that has folded the whole log and knows where the stream ends."""
-    acks = Acks(link)
-    await acks.open(client)
-    transitions = Transitions(acks)
+    publisher = AckedPublisher(link)
+    await publisher.open(client)
+    transitions = Transitions(publisher)
     transitions.start(created, await read_end(client, created))
     transitions.add(events)
     await transitions.take_over(client)

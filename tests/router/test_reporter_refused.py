@@ -143,7 +143,7 @@ async def test_a_repeated_or_late_or_foreign_acknowledgement_changes_nothing(nat
     async with publishing(nats_server.url) as replica:
         n = replica.record()
         await until(lambda: n in replica.acked)
-        inbox = replica.reporter._flight._inbox.decode()
+        inbox = replica.reporter._flight._publisher._inbox.decode()
         client = await admin(nats_server.url)
         again = b'{"stream":"SICKBAY_LOG","seq":77,"duplicate":true}'
         for token in (str(n), "999", "no-number"):

@@ -1,24 +1,22 @@
-"""Storing events for somebody who waits for the answer: many at once, each followed to its acknowledgement.
+"""Storing events for a caller that waits for the answer: many at once, each followed to its acknowledgement.
 
-Not the routers' reporter, which queues, sends again for as long as it lives and never makes its caller wait. Here
-whoever asked keeps what was not stored, and sends it again under the same ids, which the log knows.
+Not the routers' reporter, which queues, sends again for as long as it lives and never makes its caller wait. Here the
+caller keeps what was not stored, and sends it again under the same ids, which the log knows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 import nats.errors
-from nats.aio.client import Client
 
-from ..bus.bulk import BulkSubscription, Item, header_status, subscribe_bulk
-from ..bus.connect import BusError, PermissionDenied
+from ..bus.connect import BusError
 from ..bus.link import Link
-from ..bus.publish import decode_ack, message
-from ..bus.write import write_now
+from ..bus.publish import Ack, AckedPublisher, Outgoing
 
 ACK_S: Final = 3.0
 """All of it is answered within this, one way or the other."""
@@ -60,21 +58,26 @@ class NotConnected(BusError):
         super().__init__("there is no connection to NATS")
 
 
-class _Waiting:
-    """The messages of one request that are not answered yet, by number."""
+class _Results:
+    """What became of the messages of one request, by their place in it."""
 
     def __init__(self) -> None:
-        self.open: dict[int, EventToStore] = {}
-        self.answers: dict[int, SendResult] = {}
+        self.known: dict[int, SendResult] = {}
+        self.awaited = 0
+        """How many were written and are not answered."""
         self.changed = asyncio.Event()
-        """Set when all are answered, or the connection is lost."""
 
-    def settle(self, number: int, answer: SendResult) -> None:
-        """One is answered."""
-        if self.open.pop(number, None) is not None:
-            self.answers[number] = answer
-            if not self.open:
-                self.changed.set()
+    def answered(self, place: int, ack: Ack) -> None:
+        """One is answered, or its answer lost with the connection."""
+        error = ack.error
+        if error is None:
+            self.known[place] = SendResult(seq=ack.seq, duplicate=ack.duplicate)
+        elif error.is_denied:
+            self.known[place] = SendResult(why="this service's NATS user may not report that")
+        elif not error.is_lost:
+            self.known[place] = SendResult(why=str(error), is_refused=not error.blocked)
+        self.awaited -= 1
+        self.changed.set()
 
 
 class Sender:
@@ -82,13 +85,9 @@ class Sender:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._n = 0
+        self._publisher = AckedPublisher(link, timeout_s=ACK_S)
         self._pending_bytes = 0
-        self._waiting: dict[int, _Waiting] = {}
-        self._inbox = b""
-        self._subscription: BulkSubscription | None = None
-        self._lock = asyncio.Lock()
-        link.listen(disconnected=self._lost, error=self._error)
+        link.listen(disconnected=partial(self._publisher.lose, "connection lost"), error=self._publisher.on_error)
 
     async def send(self, messages: list[EventToStore], *, timeout_s: float = ACK_S) -> list[SendResult]:
         """Store them and wait for the server's word on each, `timeout_s` at most; the answers in their order.
@@ -100,89 +99,43 @@ class Sender:
         size = sum([len(one.data) for one in messages])
         if self._pending_bytes + size > PENDING_BYTES_MAX:
             raise Busy
-        waiting = _Waiting()
-        numbers = range(self._n, self._n + len(messages))
-        self._n += len(messages)
-        waiting.open.update(zip(numbers, messages, strict=True))
+        self._publisher.sweep()
+        results = _Results()
         self._pending_bytes += size
-        self._waiting.update(dict.fromkeys(numbers, waiting))
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    while waiting.open:
-                        await self._write(waiting)
+                    while len(results.known) < len(messages):
+                        await self._write(messages, results)
         finally:
             self._pending_bytes -= size
-            for number in numbers:
-                self._waiting.pop(number, None)
-        why = f"no acknowledgement in {timeout_s:g} s"
-        return [waiting.answers.get(number) or SendResult(why=why) for number in numbers]
+        unknown = SendResult(why=f"no acknowledgement in {timeout_s:g} s")
+        return [results.known.get(place, unknown) for place in range(len(messages))]
 
     async def close(self) -> None:
         """Take no more answers. Never raises."""
-        if self._subscription is not None:
-            await self._subscription.close()
+        await self._publisher.close()
 
-    async def _write(self, waiting: _Waiting) -> None:
-        """Write what is open over the connection that stands; wait until that is answered or the connection lost."""
-        waiting.changed.clear()
+    async def _write(self, messages: list[EventToStore], results: _Results) -> None:
+        """Write what has no result over the connection that stands; wait until all of it is answered, or lost."""
         client = await self._link.wait_connected()
-        if not await self._listens(client):
+        try:
+            await self._publisher.open(client)
+        except (nats.errors.Error, OSError):
             await asyncio.sleep(RETRY_S)
             return
-        rows = list(waiting.open.items())
-        for at in range(0, len(rows), CHUNK):
-            parts = [
-                message(one.subject, b"%b%d" % (self._inbox, number), one.msg_id, one.data)
-                for number, one in rows[at : at + CHUNK]
-            ]
-            if not write_now(client, b"".join(parts)):
+        left = [
+            Outgoing(one.subject, one.data, {"Nats-Msg-Id": one.msg_id}, partial(results.answered, place))
+            for place, one in enumerate(messages)
+            if place not in results.known
+        ]
+        for at in range(0, len(left), CHUNK):
+            chunk = left[at : at + CHUNK]
+            if not self._publisher.send_all(chunk):
                 await asyncio.sleep(RETRY_S)
-                return
+                break
+            results.awaited += len(chunk)
             await asyncio.sleep(0)  # others have their turn, acknowledgements among them
-        if waiting.open:
-            await waiting.changed.wait()
-
-    async def _listens(self, client: Client) -> bool:
-        """Whether acknowledgements that come over this client reach us."""
-        async with self._lock:
-            if self._subscription is not None and self._subscription.client is client:
-                return True
-            inbox = client.new_inbox()
-            try:
-                subscription = await subscribe_bulk(client, f"{inbox}.*", self._on_acks)
-                await client.flush(1)  # it lies on the wire now, ahead of any event
-            except (nats.errors.Error, OSError, TimeoutError):
-                return False
-            self._inbox, self._subscription = f"{inbox}.".encode(), subscription
-            return self._link.client is client
-
-    def _on_acks(self, items: list[Item]) -> None:
-        for subject, _reply, headers, payload in items:
-            try:
-                number = int(subject.rpartition(b".")[2])
-                ack = decode_ack(payload) if payload else None
-            except ValueError:
-                continue
-            waiting = self._waiting.get(number)
-            if waiting is None:
-                continue
-            if ack is None:
-                if header_status(headers) == 503:
-                    waiting.settle(number, SendResult(why="no stream takes it, or it has no leader"))
-            elif ack.error is not None:
-                waiting.settle(number, SendResult(why=str(ack.error), is_refused=not ack.error.blocked))
-            elif ack.seq > 0:
-                waiting.settle(number, SendResult(seq=ack.seq, duplicate=ack.duplicate))
-
-    def _lost(self) -> None:
-        for waiting in set(self._waiting.values()):
-            waiting.changed.set()
-
-    def _error(self, error: Exception) -> None:
-        # A refused publish is not answered; only the client's error callback hears of it, by subject.
-        if isinstance(error, PermissionDenied) and error.action == "publish":
-            for number, waiting in list(self._waiting.items()):
-                one = waiting.open.get(number)
-                if one is not None and one.subject == error.subject:
-                    waiting.settle(number, SendResult(why="this service's NATS user may not report that"))
+        while results.awaited:
+            results.changed.clear()
+            await results.changed.wait()

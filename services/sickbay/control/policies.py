@@ -24,14 +24,13 @@ from sickbay_events.policy import dotted, policy_differences, quoted, refuse_sec
 
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi, StoredMessage
+from ..bus.publish import WRONG_LAST_SEQUENCE
 from ..bus.topology import CONTROL
 from .acts import ACK_TIMEOUT_S, ActRefused, NotStored, StoredAct, log_now_ms, new_id, publish
 
 SEQ_MAX: Final = 2**53
 RIVAL_LOOKS: Final = 40
 RIVAL_LOOK_S: Final = 0.05
-_WRONG_LAST_SEQUENCE: Final = (10071, 10164)
-"""The other put is stored; or, in a cluster, it is still on its way."""
 
 
 class PolicyMoved(BusError):
@@ -130,7 +129,7 @@ async def set_policy(
     try:
         ack = await publish(client, POLICY_SUBJECT, encode(event), new_id(), expect_seq=expect)
     except NotStored as error:
-        if error.code not in _WRONG_LAST_SEQUENCE:
+        if error.code not in WRONG_LAST_SEQUENCE:
             raise
         rival = await _rival(client, expect)
         raise PolicyMoved(expect, rival.seq, rival.actor) from error

@@ -14,8 +14,8 @@ from sickbay_events import Poison
 from sickbay_events.redact import redact
 
 from ..bus.jetstream import JetStreamApi
+from ..bus.publish import AckedPublisher
 from ..bus.topology import DEAD, DEAD_PREFIX
-from .acks import Acks
 
 DATA_BYTES: Final = 200
 PER_SECOND: Final = 10
@@ -52,11 +52,11 @@ class DeadLetters:
     counts.
     """
 
-    def __init__(self, acks: Acks, *, enabled: bool) -> None:
+    def __init__(self, publisher: AckedPublisher, *, enabled: bool) -> None:
         self.enabled = enabled
         self.counts: Counter[str] = Counter()
         self.noted = 0
-        self._acks = acks
+        self._publisher = publisher
         self._waiting: deque[Letter] = deque(maxlen=WAITING_MAX)
         self._unnoted: Counter[str] = Counter()
         self._second: dict[str, tuple[int, int]] = {}
@@ -109,4 +109,4 @@ class DeadLetters:
             self._mark = max(self._mark, letter.seq)
             self.noted += 1
             headers = {"Nats-Msg-Id": f"{letter.log_created}:{letter.seq}"}
-            self._acks.send(DEAD_PREFIX + letter.reason, msgspec.json.encode(letter), headers, lambda _: None)
+            self._publisher.send(DEAD_PREFIX + letter.reason, msgspec.json.encode(letter), headers, lambda _: None)

@@ -13,8 +13,8 @@ import msgspec
 
 from sickbay_projections import Fleet
 
+from ..bus.publish import AckedPublisher
 from ..bus.view_names import ViewNames
-from .acks import Acks
 
 PER_SECOND: Final = 500
 EVERY_S: Final = 10.0
@@ -29,9 +29,9 @@ _encode = msgspec.json.Encoder().encode
 class Documents:
     """Puts documents of what it is told about, and of what told something 10 s ago."""
 
-    def __init__(self, acks: Acks, names: ViewNames) -> None:
+    def __init__(self, publisher: AckedPublisher, names: ViewNames) -> None:
         self.puts = 0
-        self._acks, self._prefix = acks, names.target_prefix
+        self._publisher, self._prefix = publisher, names.target_prefix
         self._due: dict[str, None] = {}
         self._shown: dict[str, tuple[float, Any]] = {}  # by key, oldest first: when it was put, and what in kind
         self._allowed = 0.0
@@ -80,7 +80,7 @@ class Documents:
         told = document if document is not None else {"scope_key": key, "at_ms": now_ms}
         headers = {"Nats-TTL": f"{KEPT_S if in_kind is not None else QUIET_S}s"}
         self.puts += 1
-        self._acks.send(self._prefix + key, _encode(told), headers, lambda _: None)
+        self._publisher.send(self._prefix + key, _encode(told), headers, lambda _: None)
 
 
 def _in_kind(document: dict[str, Any]) -> Any:

@@ -26,6 +26,7 @@ from sickbay_projections.state.model import hash_of
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi, StreamAt
 from ..bus.link import Link
+from ..bus.publish import AckedPublisher
 from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReader, Resumed
 from ..bus.reader import Event as ReaderEvent
 from ..bus.topology import LOG, POLICY_KEY, StreamLimits, ensure
@@ -35,7 +36,6 @@ from ..log.control import differing_keys, fold_lost_control_events, seed_policy
 from ..log.decode import DecodedBatch, Intake
 from ..log.snapshots import newest_fit
 from ..view.digest_map import Change
-from .acks import Acks
 from .counters import Counters
 from .deadletters import At, DeadLetters
 from .documents import Documents
@@ -112,15 +112,15 @@ class Projector:
         self.folded = 0
         self.gaps = 0
         self.meters = Counters()
-        self.acks = Acks(link)
+        self.publisher = AckedPublisher(link)
         names = view_names(view)
         self.view = ViewFeed(self._on_view, names)
-        self.transitions = NullTransitions(self.acks) if beside else Transitions(self.acks)
-        self.documents = Documents(self.acks, names)
-        self.dead = DeadLetters(self.acks, enabled=dead_letters and not beside)
+        self.transitions = NullTransitions(self.publisher) if beside else Transitions(self.publisher)
+        self.documents = Documents(self.publisher, names)
+        self.dead = DeadLetters(self.publisher, enabled=dead_letters and not beside)
         self.keeper = Keeper(self, snapshots=snapshots)
         self.writer = GateWriter(
-            self.acks,
+            self.publisher,
             self.view,
             self,
             wake=self.keeper.wake,
@@ -183,7 +183,7 @@ class Projector:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            await self.acks.close()
+            await self.publisher.close()
             await self.view.close()
 
     def health(self) -> ProjectorHealth:

@@ -201,7 +201,7 @@ class Keeper:
         client = p.link.client
         if client is None:
             return
-        p.acks.sweep()
+        p.publisher.sweep()
         await self._attend(client)
         if p.writer.bucket_gone or self.ensure_wanted or p.interrupted:
             await self._ensure(client)
@@ -230,10 +230,10 @@ class Keeper:
         if client is self._client and reconnects == self._reconnects:
             return
         if client is not self._client:
-            await p.acks.open(client)
+            await p.publisher.open(client)
             await p.view.open(client)
         else:
-            p.acks.lose("connection lost")
+            p.publisher.lose("connection lost")
         p.view.loaded = False
         p.writer.forget()
         p.transitions.request_resync()

@@ -21,9 +21,9 @@ from sickbay_events import DerivedEvent, derived_subject
 from sickbay_events.codec import derived_id, encode_derived
 
 from ..bus.jetstream import JetStreamApi, StoredMessage, StreamAt
+from ..bus.publish import Ack, AckedPublisher
 from ..bus.topology import LOG, TRANSITIONS
 from ..log.transitions import End
-from .acks import Ack, Acks, PublishRefused
 
 IN_FLIGHT_MAX: Final = 256
 FOREIGN_MAX: Final = 1_024
@@ -38,12 +38,12 @@ class Transitions:
     A standby keeps what may not stand there yet; only after `take_over` anything is sent.
     """
 
-    def __init__(self, acks: Acks) -> None:
+    def __init__(self, publisher: AckedPublisher) -> None:
         self.published = 0
         self.needs_resync = True
         """The stream's last sequence is not known; `take_over` is wanted before anything goes out."""
         self.log_created = ""
-        self._acks = acks
+        self._publisher = publisher
         self._queue: deque[DerivedEvent] = deque()
         self._sent = 0  # how many of the queue's first are under way
         self._next_seq = 0  # expected last sequence of the next publish
@@ -143,12 +143,12 @@ class Transitions:
             }
             self._next_seq += 1
             body = encode_derived(event, self.log_created)
-            self._acks.send(derived_subject(event), body, headers, partial(self._on_ack, turn))
+            self._publisher.send(derived_subject(event), body, headers, partial(self._on_ack, turn))
 
     def _on_ack(self, turn: int, ack: Ack) -> None:
         if turn != self._round:
             return
-        if isinstance(ack, PublishRefused):
+        if ack.error is not None:
             self.request_resync()
             return
         # One publisher, one stream: acknowledgements come in the order of sending.

@@ -22,9 +22,9 @@ from sickbay_projections import Fleet
 
 from ..bus.entries import read_entry
 from ..bus.link import Link
+from ..bus.publish import Ack, AckedPublisher
 from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
 from ..view.digest_map import Change, entry_hash
-from .acks import NO_STREAM, WRONG_LAST_SEQUENCE, Ack, Acks, PublishRefused, Stored
 from .view_feed import ViewFeed
 
 LEASE_S: Final = 1.0
@@ -70,14 +70,20 @@ class GateWriter:
     """
 
     def __init__(
-        self, acks: Acks, view: ViewFeed, state: State, *, wake: Callable[[], None], claim_now: Callable[[], None]
+        self,
+        publisher: AckedPublisher,
+        view: ViewFeed,
+        state: State,
+        *,
+        wake: Callable[[], None],
+        claim_now: Callable[[], None],
     ) -> None:
         self.is_writer = False
         self.me = state.me
         self.claim_wanted = False
         self.bucket_gone = False
         self.puts = self.refused = self.mends = self.claims = self.demotions = 0
-        self._link, self._acks, self._view, self._state = state.link, acks, view, state
+        self._link, self._publisher, self._view, self._state = state.link, publisher, view, state
         self._names = view.names
         self._wake, self._claim_now = wake, claim_now
         self._claimed_s = -math.inf
@@ -113,7 +119,7 @@ class GateWriter:
             return False
         expected = max(standing, self._revision) or self._beneath.get(CHECKPOINT_KEY, 0)
         ack = await self._put_checkpoint(checkpoint, expected)
-        if isinstance(ack, PublishRefused) and ack.code in WRONG_LAST_SEQUENCE:
+        if ack.error is not None and ack.error.is_wrong_last_sequence:
             # Either a rival wrote, or one's own was stored and its acknowledgement was lost, or it was deleted.
             revision, writer = await self._standing_checkpoint()
             if writer not in ("", self.me):
@@ -121,22 +127,22 @@ class GateWriter:
                 return False
             sent_s = time.monotonic()
             ack = await self._put_checkpoint(checkpoint, revision)
-        if isinstance(ack, Stored) and turn != self._turn:
-            return False  # the part was lost meanwhile, and with it what is known of the bucket
-        if isinstance(ack, Stored):
+        if ack.error is None:
+            if turn != self._turn:
+                return False  # the part was lost meanwhile, and with it what is known of the bucket
             self._claimed_s, self._revision = sent_s, ack.seq
             self.is_writer, self.claim_wanted = True, False
             self.claims += 1
             return True
-        if ack.code == NO_STREAM:
+        if ack.error.is_without_stream:
             self.bucket_gone = True
-        elif ack.code in WRONG_LAST_SEQUENCE:
+        elif ack.error.is_wrong_last_sequence:
             self.demote()
         return False
 
     async def _put_checkpoint(self, checkpoint: Checkpoint, expected: int) -> Ack:
         headers = {"Nats-Expected-Last-Subject-Sequence": str(expected)}
-        return await self._acks.publish(self._names.gate_prefix + CHECKPOINT_KEY, _encode(checkpoint), headers)
+        return await self._publisher.publish(self._names.gate_prefix + CHECKPOINT_KEY, _encode(checkpoint), headers)
 
     async def _standing_checkpoint(self) -> tuple[int, str]:
         """Revision of what stands under the checkpoint's key, and its writer; "" if nobody is.
@@ -280,15 +286,15 @@ class GateWriter:
             headers["Nats-TTL"] = f"{ttl_s}s"
         self._under_way[key] = sent = _Put(time.monotonic(), value_hash)
         self.puts += 1
-        self._acks.send(self._names.gate_prefix + key, value, headers, lambda ack: self._on_ack(key, sent, ack))
+        self._publisher.send(self._names.gate_prefix + key, value, headers, lambda ack: self._on_ack(key, sent, ack))
 
     def _on_ack(self, key: str, put: _Put, ack: Ack) -> None:
-        if isinstance(ack, Stored) or self._under_way.get(key) is not put:
+        if ack.error is None or self._under_way.get(key) is not put:
             return  # it is settled when it comes by in the view
         self.refused += 1
-        if ack.code == NO_STREAM:
+        if ack.error.is_without_stream:
             self.bucket_gone = True
-        if ack.code in WRONG_LAST_SEQUENCE:
+        if ack.error.is_wrong_last_sequence:
             # Repeating it is safe only for who has just won the checkpoint. What else can be wrong (no room, no
             # answer) is tried again when its time to settle is over.
             put.sent_s = -math.inf

@@ -1,8 +1,8 @@
 """What is on its way from a reporter to the log: written, not yet acknowledged. Runs in the link's event loop.
 
-Each event asks for its acknowledgement on one inbox; what is not acknowledged is written again under the same
-message id, encoded anew so that `queued_ms` is true. Nothing is given to nats-py's own buffer (`bus.publish`): a
-stale copy sent from there would be stored first, and the server's dedupe window would drop the true one.
+What is not acknowledged (`bus.publish`) is written again under the same message id, encoded anew so that `queued_ms`
+is true. Nothing is given to nats-py's own buffer: a stale copy sent from there would be stored first, and the server's
+dedupe window would drop the true one.
 
 When the log does not take events (no answer, no stream, stream full) one event is tried again, less and less
 often, and the rest waits; the first acknowledgement sets everything going again.
@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Final, TypeAlias
 
@@ -23,18 +24,17 @@ from nats.aio.client import Client
 from sickbay_events import CallsRefused, token
 from sickbay_events.outcome import DAY_MS, ProbeResult
 
-from ..bus.bulk import BulkSubscription, Item, header_status, subscribe_bulk
-from ..bus.connect import PermissionDenied
 from ..bus.link import Link
-from ..bus.publish import AckError, Blocked, decode_ack, message
-from ..bus.write import write_now
+from ..bus.publish import Ack, AckedPublisher, Blocked, Outgoing
 from .outbox import WINDOW, QueuedEvent
 
 TICK_S: Final = 0.2
-"""How often it is looked after what is overdue, while something is on its way."""
+"""How often what is overdue is sent again, while something is on its way."""
 RESEND_S: Final = 2.0
 """An event unacknowledged for this long is sent again, doubling up to `RESEND_MAX_S`."""
 RESEND_MAX_S: Final = 16.0
+ANSWER_MAX_S: Final = 60.0
+"""An answer that comes later than this is not looked at any more."""
 SILENCE_S: Final = 1.0
 """With no acknowledgement at all for this long nothing new is written: a network that swallows packets would
 deliver it later, with a `queued_ms` that is no longer true."""
@@ -79,17 +79,15 @@ class InFlight:
         self.entries: dict[int, QueuedEvent] = {}  # by number, in order of number
         self.duplicates = 0
         self.resent = 0
-        self.late = 0
         self.blocked: Blocked = ""
         self.why = ""  # what the server said, when it said something
         self._link, self._take, self._boot = link, backlog, boot
         self._acked, self._given_up, self._say = acked, given_up, say
         self._prefixes = tuple(f"sickbay.{sort}.{token(replica)}." for sort in ("outcome", "probe"))
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._client: Client | None = None  # the one whose inbox is subscribed
-        self._inbox = b""
-        self._subscription: BulkSubscription | None = None
-        self._subscribing: asyncio.Task[None] | None = None
+        self._publisher = AckedPublisher(link, timeout_s=ANSWER_MAX_S)
+        self._opening: asyncio.Task[None] | None = None
+        self._will_pump = False
         self._timer: asyncio.TimerHandle | None = None
         self._heard_s = 0.0  # last answer, or when there began to be something to answer
         self._taken_s = 0.0  # last acknowledgement
@@ -97,26 +95,30 @@ class InFlight:
         self._try_at_s = 0.0
         self._closed = False
 
+    @property
+    def late(self) -> int:
+        """Acknowledgements for what is not waited for any more."""
+        return self._publisher.late
+
     def start(self) -> None:
         """Begin in the running loop; returns at once, whether or not there is a connection."""
         self._loop = asyncio.get_running_loop()
-        self._link.listen(connected=self._connected, error=self._on_error)
+        self._link.listen(connected=self._connected, error=self._publisher.on_error)
 
     async def close(self) -> None:
         """Send nothing more. What is in `entries` stays there. Never raises."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._subscribing is not None:
-            self._subscribing.cancel()
-            await asyncio.wait([self._subscribing])
-        if self._subscription is not None and self._client is self._link.client:
-            await self._subscription.close()
-        self._client = None
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        await self._publisher.close()
 
     def pump(self) -> None:
         """Send as much of the backlog as may be on its way."""
-        if self.blocked or self._ready() is None:
+        self._will_pump = False
+        if self.blocked or self._publisher.client is None:
             self._arm()
             return
         while len(self.entries) < WINDOW:
@@ -135,48 +137,30 @@ class InFlight:
     def _connected(self, client: Client, fresh: bool) -> None:
         if self._closed:
             return
-        if fresh or client is not self._client:
-            self._client = None
-            if self._subscribing is not None:
-                self._subscribing.cancel()
-            assert self._loop is not None
-            self._subscribing = self._loop.create_task(self._subscribe(client), name="sickbay-reporter-inbox")
-        else:
+        if not fresh and client is self._publisher.client:
             self._begin()
+            return
+        if self._opening is not None:
+            self._opening.cancel()
+        assert self._loop is not None
+        self._opening = self._loop.create_task(self._open(client), name="sickbay-reporter-inbox")
 
-    async def _subscribe(self, client: Client) -> None:
+    async def _open(self, client: Client) -> None:
         while self._link.client is client:
             try:
-                if self._subscription is None or self._subscription.client is not client:
-                    inbox = client.new_inbox()
-                    self._inbox = f"{inbox}.".encode()
-                    self._subscription = await subscribe_bulk(client, f"{inbox}.*", self._on_acks)
-                await client.flush(5)  # the subscription lies on the wire now, ahead of any event
+                await self._publisher.open(client)
             except Exception as error:  # noqa: BLE001 - nats-py raises many; the next connection tries again
                 self._say(logging.DEBUG, "inbox", f"no inbox for acknowledgements yet: {error!r}")
                 await asyncio.sleep(TRY_MIN_S)
-                continue
-            self._client = client
-            self._begin()
-            return
+            else:
+                self._begin()
+                return
 
     def _begin(self) -> None:
         """A connection stands: what was on its way over the one before is sent again, first of all."""
         now = time.monotonic()
         self._heard_s = now
         self._unblock(now, again=True)
-
-    def _ready(self) -> Client | None:
-        client = self._link.client
-        return client if client is not None and client is self._client and not self._closed else None
-
-    def _on_error(self, error: Exception) -> None:
-        # A refused publish is not answered; only the client's error callback hears of it, by subject.
-        if isinstance(error, PermissionDenied) and error.action == "publish":
-            for entry in list(self.entries.values()):
-                if entry.sends and self._subject(entry) == error.subject:
-                    self._refused(entry, str(error))
-                    break
 
     # Sending
 
@@ -185,9 +169,9 @@ class InFlight:
 
     def _send(self, entries: list[QueuedEvent]) -> None:
         """Write entries to the connection; those it does not take stay due."""
-        client = self._ready()
+        client = self._publisher.client
         now = time.monotonic()
-        parts: list[bytes] = []
+        messages: list[Outgoing] = []
         sent: list[QueuedEvent] = []
         for entry in entries:
             msg_id = f"{self._boot}-{entry.n}"
@@ -198,9 +182,10 @@ class InFlight:
             if client is not None and len(data) > client.max_payload:
                 self._give_up(entry, f"the server takes messages of at most {client.max_payload} bytes")
                 continue
-            parts.append(message(self._subject(entry), b"%b%d" % (self._inbox, entry.n), msg_id, data))
+            done = partial(self._answered, entry)
+            messages.append(Outgoing(self._subject(entry), data, {"Nats-Msg-Id": msg_id}, done))
             sent.append(entry)
-        if client is None or not write_now(client, b"".join(parts)):
+        if not self._publisher.send_all(messages):
             return
         for entry in sent:
             self.resent += entry.sends > 0
@@ -215,11 +200,12 @@ class InFlight:
 
     def _tick(self) -> None:
         self._timer = None
+        self._publisher.sweep()
         self._send_due()
         self.pump()
 
     def _send_due(self) -> None:
-        if self._ready() is None:
+        if self._publisher.client is None:
             return
         now = time.monotonic()
         if not self.blocked and self.entries and now - self._heard_s > SILENCE_S:
@@ -249,36 +235,30 @@ class InFlight:
 
     # What comes back
 
-    def _on_acks(self, items: list[Item]) -> None:
-        start = len(self._inbox)
-        for subject, _reply, headers, payload in items:
-            try:
-                entry = self.entries.get(int(subject[start:]))
-                ack = decode_ack(payload) if payload else None
-            except ValueError:
-                entry = ack = None
-            if entry is None:
-                self.late += 1
-            elif ack is None:
-                if header_status(headers) == 503:
-                    self._failed(entry, "no_stream", "no stream takes its subject, or it has no leader")
-            elif ack.error is not None:
-                self._answered_error(entry, ack.error)
-            elif ack.seq > 0:
-                del self.entries[entry.n]
-                self.duplicates += ack.duplicate
-                self._heard_s = self._taken_s = time.monotonic()
-                if self.blocked:
-                    self._unblock(self._heard_s, again=False)
-                self._acked(entry, ack.seq)
-        self.pump()
-
-    def _answered_error(self, entry: QueuedEvent, error: AckError) -> None:
-        if error.blocked:
+    def _answered(self, entry: QueuedEvent, ack: Ack) -> None:
+        error = ack.error
+        if self.entries.get(entry.n) is not entry:
+            self._publisher.late += error is None or not error.is_lost
+        elif error is None:
+            del self.entries[entry.n]
+            self.duplicates += ack.duplicate
+            self._heard_s = self._taken_s = time.monotonic()
+            if self.blocked:
+                self._unblock(self._heard_s, again=False)
+            self._acked(entry, ack.seq)
+        elif error.is_lost:
+            return  # it is sent again when it is due
+        elif error.blocked:
             self._failed(entry, error.blocked, str(error))
         else:
-            self._heard_s = time.monotonic()
+            if not error.is_denied:
+                self._heard_s = time.monotonic()
             self._refused(entry, str(error))
+        if not self._will_pump:
+            # After all that arrived together, so that what goes out next is written together too.
+            self._will_pump = True
+            assert self._loop is not None
+            self._loop.call_soon(self.pump)
 
     def _failed(self, entry: QueuedEvent, reason: Blocked, why: str) -> None:
         """The log takes nothing at present; this event will do as well as any when it does again."""

@@ -25,6 +25,7 @@ from sickbay_projections.decide import wants_early
 
 from ..bus.connect import BusError
 from ..bus.jetstream import NO_MESSAGE_FOUND, ApiError, JetStreamApi, parse_rfc3339_ns
+from ..bus.publish import WRONG_LAST_SEQUENCE
 from ..bus.topology import TRIALS_PREFIX, TRIALS_STREAM
 
 TIMEOUT_S: Final = 2.0
@@ -32,8 +33,6 @@ TIMEOUT_S: Final = 2.0
 TRIES_MAX: Final = 4
 """A key that expires while it is looked at is tried anew; nobody's key changes more often than this in one request."""
 TOMBSTONE_TTL: Final = "1s"
-_WRONG_LAST_SEQUENCE: Final = (10071, 10164)
-"""The second is a cluster's, when the put that came first is still on its way to the other nodes."""
 _ON_ITS_WAY_S: Final = 0.002
 _LEASED_RULES: Final = tuple(rule for rule in RULES if rule != "operator")
 
@@ -202,7 +201,7 @@ class Leases:
         if refusal is None:
             return int(answer["seq"])
         code = int(refusal.get("err_code", 0))
-        if code in _WRONG_LAST_SEQUENCE:
+        if code in WRONG_LAST_SEQUENCE:
             return 0
         raise ApiError(_subject(name), code, refusal.get("description", ""))
 
