@@ -24,11 +24,12 @@ import msgspec
 from nats_servers import NatsServer, free_port
 from rows import Row, print_rows
 from sickbay.bus.connect import connect_client
-from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, ensure
+from sickbay.bus.topology import GATE_PREFIX, ensure
 from sickbay.router.gate import Gate
 from sickbay.router.overlay import Overlay
 from sickbay.view.entries import View
 from sickbay_events import Target
+from sickbay_events.view import CHECKPOINT_KEY
 from view_writer import ViewWriter, hold_entry
 
 RUN = 500

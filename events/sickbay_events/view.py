@@ -10,8 +10,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-CHECKPOINT_KEY: Final = "gate.=.0"
-POLICY_KEY: Final = "gate.=.1"
+CHECKPOINT_KEY: Final = "=.0"
+"""In the place of a scope key. No target has it, since the empty provider is no target."""
+POLICY_KEY: Final = "=.1"
 GATE_PREFIX: Final = "gate."
 TARGET_PREFIX: Final = "target."
 

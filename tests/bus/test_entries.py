@@ -12,6 +12,7 @@ from nats_servers import NatsServer
 from sickbay.bus import topology
 from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.entries import ReadError, read_entries, read_entry
+from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY
 
 GATES = f"{topology.GATE_PREFIX}>"
 
@@ -112,11 +113,11 @@ async def test_one_entry_is_read_with_its_revision_and_time(bucket: Client) -> N
     before_ns = time.time_ns()
     await put(bucket, "=.0", b"first")
     revision = await put(bucket, "=.0", b"second")
-    entry = await read_entry(bucket, topology.GATE_STREAM, topology.GATE_PREFIX + topology.CHECKPOINT_KEY)
+    entry = await read_entry(bucket, topology.GATE_STREAM, topology.GATE_PREFIX + CHECKPOINT_KEY)
     assert entry is not None
     assert (entry.payload, entry.revision, entry.gone) == (b"second", revision, False)
     assert before_ns <= entry.time_ns <= time.time_ns()
-    assert await read_entry(bucket, topology.GATE_STREAM, topology.GATE_PREFIX + topology.POLICY_KEY) is None
+    assert await read_entry(bucket, topology.GATE_STREAM, topology.GATE_PREFIX + POLICY_KEY) is None
 
 
 async def test_a_bucket_that_is_not_there_is_said_at_once(nats_client: Client) -> None:

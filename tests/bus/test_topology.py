@@ -14,6 +14,7 @@ from nats_servers import NatsCluster, NatsServer
 from sickbay.bus import topology
 from sickbay.bus.connect import connect_client
 from sickbay.bus.topology import NoJetStream, StreamDifference, StreamLimits, TopologyError, check_streams, ensure
+from sickbay_events.view import CHECKPOINT_KEY
 
 NAMES = (
     "SICKBAY_CONTROL",
@@ -112,7 +113,7 @@ async def test_gate_entries_are_republished_without_their_gate(nats_client: Clie
     await ensure(nats_client)
     view = await nats_client.subscribe(f"{topology.VIEW_PREFIX}>")
     await nats_client.jetstream().publish(f"{topology.TARGET_PREFIX}host.=.m", b"counters")
-    ack = await nats_client.jetstream().publish(topology.GATE_PREFIX + topology.CHECKPOINT_KEY, b"{}")
+    ack = await nats_client.jetstream().publish(topology.GATE_PREFIX + CHECKPOINT_KEY, b"{}")
     message = await view.next_msg(2)
     assert message.subject == "sickbay.view.=.0"
     assert message.headers is not None

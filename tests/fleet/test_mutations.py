@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX
+from sickbay.bus.topology import GATE_PREFIX
 from sickbay.projector.writer import GateWriter, _encode
 from sickbay.service.leases import Leases, _subject
+from sickbay_events.view import CHECKPOINT_KEY
 from sickbay_projections import fold
 from sickbay_projections.rules import holds, witnesses
 from sim.history import run

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sickbay.bus.view_names import MAIN
 from sickbay.log.snapshots import SnapshotInfo, StoredSnapshot, compress, compression, decompress, to_drop
-from sickbay.projector.view_feed import BEHIND_S, ViewFeed
+from sickbay.projector.view_feed import BEHIND_S, ProjectorView
 from sickbay.view.digest_map import Change, ViewMap
 
 HOUR_MS = 3_600_000
@@ -111,7 +111,7 @@ def test_a_bucket_made_anew_before_the_first_message_came_by_is_another_one() ->
         )
         return f"{MAIN.view_prefix}=.0".encode(), b"", headers.encode(), b"{}"
 
-    feed = ViewFeed(lambda _: None, MAIN)
+    feed = ProjectorView(MAIN)
     feed.map.begin_load()
     feed.map.finish_load([Change("=.0", 24, b"{}")], 0.0)
     feed.loaded, feed._loaded_s = True, time.monotonic()

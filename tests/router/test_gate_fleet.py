@@ -22,10 +22,11 @@ from sickbay import Held, Sickbay, Target
 from sickbay.bus.connect import NatsOptions
 from sickbay.bus.entries import read_entries
 from sickbay.bus.link import Link
-from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, GATE_STREAM
+from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM
 from sickbay.projector import Projector
 from sickbay.view.mirror import Mirror
 from sickbay_events import CallOutcome, Override, Scope, encode, override_subject
+from sickbay_events.view import CHECKPOINT_KEY
 from view_writer import until, until_async
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")

@@ -29,7 +29,7 @@ from sickbay.bus.entries import read_entries
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.link import Link
 from sickbay.bus.reader import CaughtUp, Chunk, Gap, LogReader
-from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, GATE_STREAM, LOG, POLICY_KEY, TRANSITIONS
+from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, LOG, TRANSITIONS
 from sickbay.log.control import fold_lost_control_events
 from sickbay_events import (
     CallOutcome,
@@ -43,7 +43,7 @@ from sickbay_events import (
     read_subject,
 )
 from sickbay_events.codec import derived_id
-from sickbay_events.view import Checkpoint, GateEntry, PolicyInForce
+from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY, Checkpoint, GateEntry, PolicyInForce
 from sickbay_projections import Fleet, Recorded
 
 T = TypeVar("T")

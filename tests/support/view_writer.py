@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 import msgspec
 from nats.aio.client import Client
 
-from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, POLICY_KEY
+from sickbay.bus.topology import GATE_PREFIX
 from sickbay.view.digest_map import entry_hash
 from sickbay_events import Checkpoint, GateEntry, Policy, Target
-from sickbay_events.view import AllowView, HoldView, PolicyInForce
+from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY, AllowView, HoldView, PolicyInForce
 
 
 def hold_entry(

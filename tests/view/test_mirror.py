@@ -17,7 +17,8 @@ from sickbay.bus.bulk import bulk_parser
 from sickbay.bus.connect import NatsOptions
 from sickbay.bus.link import Link
 from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, ensure
-from sickbay.view.entries import STALE_S, LogClock
+from sickbay.view.clock import LogClock
+from sickbay.view.entries import STALE_S
 from sickbay.view.mirror import Mirror
 from sickbay_events import GateEntry, Policy, Target
 from view_writer import ViewWriter, hold_entry, release_entry, until
@@ -44,11 +45,11 @@ def deaf(mirror: Mirror) -> Iterator[None]:
     """Messages that arrive in here are lost to the mirror."""
     assert mirror._link.client is not None
     sinks = bulk_parser(mirror._link.client).sinks
-    sid = next(sid for sid, sink in sinks.items() if sink == mirror._on_items)
+    sid = next(sid for sid, sink in sinks.items() if sink == mirror._feed._on_items)
     lost: list[object] = []
     sinks[sid] = lost.extend
     yield
-    sinks[sid] = mirror._on_items
+    sinks[sid] = mirror._feed._on_items
 
 
 @pytest.fixture
@@ -316,14 +317,14 @@ async def test_a_feed_that_does_not_tell_while_a_projector_lives_is_subscribed_a
     """The connection stands, the bucket moves, nothing comes: the mirror pages, makes a new subscription and hears."""
     async with writer.signing(0.1), mirror_on(nats_server.url) as mirror:
         await until(lambda: not mirror.is_stale)
-        assert mirror._feed is not None and mirror._link.client is not None
-        before = mirror._feed
+        before = mirror._feed.subscription
+        assert before is not None and mirror._link.client is not None
         # The server is told to forget the subscription, behind the client's back.
         await mirror._link.client._send_command(f"UNSUB {before._subscription._id}\r\n".encode())
         await mirror._link.client.flush()
         await writer.put(TARGET.key, hold_entry(TARGET, end_ms=FAR_MS, seq=50))
         await until(lambda: TARGET.key in mirror.entries, within_s=4)
-        await until(lambda: mirror._feed is not before, within_s=4)
+        await until(lambda: mirror._feed.subscription is not before, within_s=4)
         pages = mirror.resyncs
         await writer.put(TARGET.key, release_entry(TARGET, seq=51))
         await until(lambda: not mirror.entries[TARGET.key].holds)

@@ -38,8 +38,6 @@ GATE_PREFIX = MAIN.gate_prefix  # + scope key: a gate entry
 TARGET_PREFIX = MAIN.target_prefix  # + scope key: the counters of a target, to be read by people
 TRIALS_PREFIX = f"$KV.{TRIALS_BUCKET}."
 VIEW_PREFIX = MAIN.view_prefix  # + scope key: a gate entry as it is republished, without the `gate.`
-CHECKPOINT_KEY = "=.0"  # a scope key that no target has, since the empty provider is no target
-POLICY_KEY = "=.1"
 
 OUTCOME_PREFIX = "sickbay.outcome."  # + replica token . scope key
 PROBE_PREFIX = "sickbay.probe."  # + replica token . scope key

@@ -130,7 +130,7 @@ async def _view_facts(client: Client, names: ViewNames) -> dict[str, Any]:
     scopes: list[dict[str, Any]] = []
     checkpoint: dict[str, Any] = {}
     for entry in found.entries:
-        key = "gate." + entry.subject.decode().removeprefix(names.gate_prefix)
+        key = entry.subject.decode().removeprefix(names.gate_prefix)
         if entry.gone or key == POLICY_KEY:
             continue
         if key == CHECKPOINT_KEY:

@@ -16,7 +16,7 @@ from rich.table import Table
 from sickbay_events import Policy
 from sickbay_events.policy import OTHER_KEYS, policy_differences
 from sickbay_events.policy import keys as policy_keys
-from sickbay_events.view import GATE_PREFIX, POLICY_KEY, PolicyInForce
+from sickbay_events.view import POLICY_KEY, PolicyInForce
 
 from ..bus.connect import BusError
 from ..bus.entries import read_entry
@@ -117,7 +117,7 @@ async def _standing(client: Client) -> StandingPolicy | None:
 
 async def policy_in_force(client: Client, names: ViewNames = MAIN) -> PolicyInForce | None:
     """The policy as the gates of a view have it; None while nobody has written one."""
-    entry = await read_entry(client, names.stream, names.gate_prefix + POLICY_KEY.removeprefix(GATE_PREFIX))
+    entry = await read_entry(client, names.stream, names.gate_prefix + POLICY_KEY)
     return None if entry is None or entry.gone else msgspec.json.decode(entry.payload, type=PolicyInForce)
 
 

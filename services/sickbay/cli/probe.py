@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from sickbay_events import Checkpoint, GateEntry
 from sickbay_events.lease_wire import LeaseName
 from sickbay_events.names import at_machine
-from sickbay_events.view import CHECKPOINT_KEY, GATE_PREFIX
+from sickbay_events.view import CHECKPOINT_KEY
 
 from ..bus.connect import BusError
 from ..bus.entries import read_entry
@@ -165,7 +165,7 @@ async def _leases(client: Client, wanted: Probe, names: ViewNames) -> tuple[list
 
     try:
         checkpoint = await _read(client, names, CHECKPOINT_KEY, Checkpoint)
-        entries = [await _read(client, names, GATE_PREFIX + key, GateEntry) for key in wanted.target.keys]
+        entries = [await _read(client, names, key, GateEntry) for key in wanted.target.keys]
         now_ms = await log_now_ms(client)
     except (BusError, nats.errors.Error, OSError) as error:
         raise SaysNo(f"the gates' view cannot be read ({error}); --no-report probes without it") from error
@@ -183,7 +183,7 @@ async def _leases(client: Client, wanted: Probe, names: ViewNames) -> tuple[list
 
 
 async def _read(client: Client, names: ViewNames, key: str, kind: type[Any]) -> Any:
-    entry = await read_entry(client, names.stream, names.gate_prefix + key.removeprefix(GATE_PREFIX))
+    entry = await read_entry(client, names.stream, names.gate_prefix + key)
     return None if entry is None or entry.gone else msgspec.json.decode(entry.payload, type=kind)
 
 

@@ -74,9 +74,7 @@ def _checkpoint(projector: dict[str, Any]) -> Finding:
 
 async def _checkpoint_of(patient: Installation) -> Finding:
     """Of a view by a name, which the services that answer need not be those that write."""
-    entry = await read_entry(
-        patient.client, patient.names.stream, patient.names.gate_prefix + CHECKPOINT_KEY.removeprefix("gate.")
-    )
+    entry = await read_entry(patient.client, patient.names.stream, patient.names.gate_prefix + CHECKPOINT_KEY)
     if entry is None or entry.gone:
         return _written(float("inf"), "")
     now_ms = parse_rfc3339((await patient.stream(patient.names.stream))["ts"])

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 from nats.aio.client import Client
 
 from sickbay_events import CallOutcome, DerivedEvent, Poison, Policy
+from sickbay_events.view import POLICY_KEY
 from sickbay_projections import Fleet
 from sickbay_projections.state.model import hash_of
 
@@ -29,20 +30,19 @@ from ..bus.link import Link
 from ..bus.publish import AckedPublisher
 from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReader, Resumed
 from ..bus.reader import Event as ReaderEvent
-from ..bus.topology import LOG, POLICY_KEY, StreamLimits, ensure
+from ..bus.topology import LOG, StreamLimits, ensure
 from ..bus.transient import TRANSIENT_ERRORS
 from ..bus.view_names import view_names
 from ..log.control import differing_keys, fold_lost_control_events, seed_policy
 from ..log.decode import DecodedBatch, Intake
 from ..log.snapshots import newest_fit
-from ..view.digest_map import Change
 from .counters import Counters
 from .deadletters import At, DeadLetters
 from .documents import Documents
 from .health import Phase, ProjectorHealth, health_of
 from .maintenance import Keeper
 from .transitions import NullTransitions, Transitions, read_end
-from .view_feed import ViewFeed
+from .view_feed import ProjectorView
 from .writer import GateWriter
 
 _log = logging.getLogger("sickbay.projector")
@@ -114,7 +114,7 @@ class Projector:
         self.meters = Counters()
         self.publisher = AckedPublisher(link)
         names = view_names(view)
-        self.view = ViewFeed(self._on_view, names)
+        self.view = ProjectorView(names)
         self.transitions = NullTransitions(self.publisher) if beside else Transitions(self.publisher)
         self.documents = Documents(self.publisher, names)
         self.dead = DeadLetters(self.publisher, enabled=dead_letters and not beside)
@@ -418,11 +418,6 @@ class Projector:
                 self.fleet.policy_seq,
                 ", ".join(keys),
             )
-
-    # -- what the keeper and the writer call -------------------------------------------------------------
-
-    def _on_view(self, changes: list[Change]) -> None:
-        self.writer.on_changes(changes)
 
 
 def policy_digest(policy: Policy) -> str:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from nats.aio.client import Client
 
-from sickbay_events.view import Checkpoint
+from sickbay_events.view import CHECKPOINT_KEY, Checkpoint
 from sickbay_projections import FOLD_VERSION
 
 from ..bus.jetstream import JetStreamApi
-from ..bus.topology import CHECKPOINT_KEY, LOG, TRANSITIONS, ensure
+from ..bus.topology import LOG, TRANSITIONS, ensure
 from ..bus.transient import TRANSIENT_ERRORS
 from ..log import snapshots
 from .control_lag import ControlLag
@@ -207,7 +207,7 @@ class Keeper:
             await self._ensure(client)
         if not p.view.loaded:
             self._compared = False
-            await p.view.load(client)
+            await p.view.load_all(client)
         if not p.loaded:
             return
         self._hash_ahead()
@@ -261,7 +261,7 @@ class Keeper:
         p = self._p
         if not self._compared:
             # One's own view may be whole, but what stands in the bucket is wanted with its values.
-            standing = await p.view.load(client)
+            standing = await p.view.load_all(client)
             if not p.is_writer:
                 return
             await p.writer.compare_all(standing)

@@ -17,15 +17,14 @@ import msgspec
 import nats.errors
 
 from sickbay_events import GateEntry, Scope, TokenRefused
-from sickbay_events.view import Checkpoint, PolicyInForce
+from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY, Checkpoint, PolicyInForce
 from sickbay_projections import Fleet
 
 from ..bus.entries import read_entry
 from ..bus.link import Link
 from ..bus.publish import Ack, AckedPublisher
-from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
 from ..view.digest_map import Change, entry_hash
-from .view_feed import ViewFeed
+from .view_feed import ProjectorView
 
 LEASE_S: Final = 1.0
 """How long one successful checkpoint compare lets its writer put."""
@@ -72,7 +71,7 @@ class GateWriter:
     def __init__(
         self,
         publisher: AckedPublisher,
-        view: ViewFeed,
+        view: ProjectorView,
         state: State,
         *,
         wake: Callable[[], None],
@@ -84,6 +83,7 @@ class GateWriter:
         self.bucket_gone = False
         self.puts = self.refused = self.mends = self.claims = self.demotions = 0
         self._link, self._publisher, self._view, self._state = state.link, publisher, view, state
+        view.on_changes = self.on_changes
         self._names = view.names
         self._wake, self._claim_now = wake, claim_now
         self._claimed_s = -math.inf

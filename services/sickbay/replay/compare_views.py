@@ -15,9 +15,9 @@ import msgspec
 from nats.aio.client import Client
 
 from sickbay_events import Checkpoint, GateEntry
+from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY
 
 from ..bus.entries import read_entries
-from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
 from ..bus.view_names import ViewNames
 from ..control.acts import log_now_ms
 from .verify import TTL_SWEEP_MS, CannotVerify, Unexplained, read_checkpoint, says_something

@@ -20,13 +20,12 @@ import nats.errors
 from nats.aio.client import Client
 
 from sickbay_events import Checkpoint, GateEntry, Policy
-from sickbay_events.view import PolicyInForce
+from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY, PolicyInForce
 from sickbay_projections import FOLD_VERSION, Fleet
 
 from ..bus.connect import BusError
 from ..bus.entries import BucketEntry, read_entries, read_entry
 from ..bus.jetstream import StreamAt
-from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
 from ..bus.view_names import MAIN, ViewNames
 from ..control.acts import log_now_ms
 from ..log.folding import Bound, Folding, InspectAt

@@ -12,14 +12,13 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from sickbay_events.view import CHECKPOINT_KEY, GATE_PREFIX
+from sickbay_events.view import CHECKPOINT_KEY
 
 from ..bus.bulk import Item, header_value
 from ..bus.view_names import MAIN, ViewNames
 
 HISTORY_S: Final = 10.0
 """How long a digest is remembered by its revision; a checkpoint is on its way for less than that."""
-CHECKPOINT: Final = CHECKPOINT_KEY.removeprefix(GATE_PREFIX)
 _MOD: Final = 1 << 128
 
 Applied: TypeAlias = Literal["new", "known", "other_bucket"]
@@ -57,8 +56,8 @@ def read_change(item: Item, names: ViewNames = MAIN) -> Change | None:
     key that its subject names, says what stood there before, and not how many are to follow.
     """
     subject, _, headers, payload = item
-    revision = header_value(headers, b"Nats-Sequence")
-    if revision is None:
+    sequence = header_value(headers, b"Nats-Sequence")
+    if sequence is None:
         return None
     if not subject.startswith(names.raw_view_prefix):
         # A direct get answers to an inbox or under the stored subject; the header has the subject in both.
@@ -72,7 +71,10 @@ def read_change(item: Item, names: ViewNames = MAIN) -> Change | None:
         answer = header_value(headers, b"Nats-Last-Sequence") is None or header_value(headers, b"Nats-Num-Pending")
         if stored != names.raw_gate_prefix + key or answer:
             return None
-    return Change(key.decode(), int(revision), payload or None)
+    try:
+        return Change(key.decode(), int(sequence), payload or None)
+    except ValueError:  # a subject that is no text, or a revision that is no number: not a projector's
+        return None
 
 
 class ViewMap:
@@ -103,7 +105,7 @@ class ViewMap:
     @property
     def entries(self) -> int:
         """Number of entries that stand, the checkpoint not counted."""
-        return len(self.standing) - (CHECKPOINT in self.standing)
+        return len(self.standing) - (CHECKPOINT_KEY in self.standing)
 
     def counted(self) -> Counted:
         """Number and digest as of now, as the projector signs it; only while the map is `settled`."""
@@ -200,7 +202,7 @@ class ViewMap:
         new = change.hashed or entry_hash(key, change.value) if change.value is not None else 0
         if change.value is not None:
             self.standing[key] = (change.revision, new)
-        if key != CHECKPOINT:
+        if key != CHECKPOINT_KEY:
             self._sum = (self._sum + new - (old[1] if old else 0)) % _MOD
 
     def _remember(self, now_s: float) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from sys import intern
 from typing import Final
@@ -15,15 +15,13 @@ from typing import Final
 import msgspec
 
 from sickbay_events import Checkpoint, GateEntry, Policy, PolicyRefused
-from sickbay_events.view import PolicyInForce
+from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY, PolicyInForce
 
-from ..bus.topology import CHECKPOINT_KEY, POLICY_KEY
+from .clock import LogClock
 from .digest_map import Change
 
 _log = logging.getLogger("sickbay.mirror")
 
-CLOCK_WINDOW_S: Final = 60
-"""The largest offset of this long counts (Rule 6)."""
 STALE_S: Final = 3.0
 """An answer is called stale from this age on; a standby takes over within it."""
 SWEEP_S: Final = 5.0
@@ -41,38 +39,6 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _entry: Final = msgspec.json.Decoder(GateEntry)
 _checkpoint: Final = msgspec.json.Decoder(Checkpoint)
 _policy: Final = msgspec.json.Decoder(PolicyInForce)
-
-
-class LogClock:
-    """Log time as a gate reckons it: its own monotonic clock plus the largest offset of the last 60 s.
-
-    Before the first message it is the wall clock (`heard` is False then). Times in ms since the epoch.
-    """
-
-    def __init__(self, monotonic: Callable[[], float], wall: Callable[[], float]) -> None:
-        self.heard = False
-        self.offset_ms = 0.0
-        self._monotonic, self._wall = monotonic, wall
-        self._seconds: deque[tuple[int, float]] = deque()
-
-    def hear(self, stamp_ms: int, at_s: float) -> None:
-        """A message stamped by the server at `stamp_ms` arrived at `at_s` of the monotonic clock."""
-        second, offset_ms = int(at_s), stamp_ms - at_s * 1000
-        seconds = self._seconds
-        if seconds and seconds[-1][0] == second:
-            seconds[-1] = (second, max(seconds[-1][1], offset_ms))
-        else:
-            seconds.append((second, offset_ms))
-        while seconds[0][0] <= second - CLOCK_WINDOW_S:
-            seconds.popleft()
-        self.offset_ms = max([offset for _, offset in seconds])
-        self.heard = True
-
-    def now_ms(self) -> int:
-        """Asked-at, in whole milliseconds."""
-        if self.heard:
-            return int(self.offset_ms + self._monotonic() * 1000)
-        return int(self._wall() * 1000)
 
 
 class View:

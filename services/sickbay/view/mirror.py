@@ -18,15 +18,15 @@ from typing import Final
 import nats.errors
 from nats.aio.client import Client
 
-from sickbay_events import Checkpoint, parse_rfc3339
+from sickbay_events import Checkpoint
+from sickbay_events.view import CHECKPOINT_KEY
 
-from ..bus.bulk import BulkSubscription, Item, header_value, subscribe_bulk
-from ..bus.entries import BucketEntry, ReadError, read_entries, read_entry
+from ..bus.entries import ReadError, read_entry
 from ..bus.link import Link
-from ..bus.topology import CHECKPOINT_KEY
 from ..bus.view_names import MAIN, ViewNames
-from .digest_map import Change, ViewMap, entry_hash, read_change
+from .digest_map import Applied, Change
 from .entries import View
+from .feed import SLICE, ViewFeed, change_of
 
 _log = logging.getLogger("sickbay.mirror")
 
@@ -39,8 +39,6 @@ RETRY_MAX_S: Final = 2.0
 PAGE_WAIT_MIN_S: Final = 0.25
 PAGE_WAIT_MAX_S: Final = 60.0
 """Between one paging that did not help and the next: doubles up to this while no checkpoint fits."""
-SLICE: Final = 250
-"""Entries handled before the event loop has its turn: a router must not stand still while 20,000 are read."""
 
 
 class Mirror(View):
@@ -60,9 +58,9 @@ class Mirror(View):
         super().__init__(monotonic=monotonic, wall=wall)
         self.resyncs = 0
         """How often the bucket was paged through."""
-        self._link, self._names = link, names
-        self._map = ViewMap()
-        self._feed: BulkSubscription | None = None
+        self._link = link
+        self._feed = ViewFeed(names, self.clock, self._on_applied, monotonic=monotonic)
+        self._map = self._feed.map
         self._was_loaded = asyncio.Event()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -89,8 +87,7 @@ class Mirror(View):
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        if self._feed is not None:
-            await self._feed.close()
+        await self._feed.close()
 
     async def wait_loaded(self, timeout_s: float | None = None) -> bool:
         """Wait until the bucket was read once; False if that took longer than `timeout_s` (None: no limit)."""
@@ -110,15 +107,9 @@ class Mirror(View):
         if self._lost_at_revision is None:
             self._lost_at_revision = self._map.revision
 
-    def _on_items(self, items: list[Item]) -> None:
-        now_s = self._monotonic()
-        # All of a run arrived at this moment, so the last of them has the largest offset.
-        self._hear(items[-1], now_s)
-        for item in items:
-            change = _read(item, self._names)
-            if change is None:
-                continue
-            applied = self._map.apply(change, now_s)
+    def _on_applied(self, changes: list[tuple[Change, Applied]], now_s: float) -> None:
+        self.is_heard = self.is_loaded and self.clock.heard
+        for change, applied in changes:
             if applied == "other_bucket":
                 self._want_load("other_bucket")
                 self._page_at_s = 0.0
@@ -126,13 +117,6 @@ class Mirror(View):
                 self._checkpoint(change, now_s)
             elif applied == "new":
                 self.take(change)
-
-    def _hear(self, item: Item, now_s: float) -> None:
-        stamp = header_value(item[2], b"Nats-Time-Stamp")
-        if stamp is not None:
-            with suppress(ValueError):
-                self.clock.hear(parse_rfc3339(stamp.decode("ascii", "replace")), now_s)
-                self.is_heard = self.is_loaded
 
     def _checkpoint(self, change: Change, now_s: float, *, fetched_ms: int | None = None) -> None:
         checkpoint = self.take_checkpoint(change, now_s, fetched_ms=fetched_ms)
@@ -185,11 +169,9 @@ class Mirror(View):
                 self._retry_at_s = self._monotonic() + RETRY_MAX_S
 
     async def _look(self, client: Client) -> None:
-        if self._feed is None or self._feed.client is not client or self._is_deaf:
+        if self._feed.subscription is None or self._feed.subscription.client is not client or self._is_deaf:
             self._is_deaf = False
-            if self._feed is not None:
-                await self._feed.close()
-            self._feed = await subscribe_bulk(client, f"{self._names.view_prefix}>", self._on_items)
+            await self._feed.open(client)
         if self._lost_at_revision is not None and self.is_loaded and not self._wants_load:
             await self._check(client, self._lost_at_revision)
         now_s = self._monotonic()
@@ -200,32 +182,26 @@ class Mirror(View):
 
     async def _check(self, client: Client, lost_at_revision: int) -> None:
         """After a reconnect: the checkpoint, and what changed since the last message."""
-        newest = await read_entry(client, self._names.stream, f"{self._names.gate_prefix}{CHECKPOINT_KEY}")
+        names = self._feed.names
+        newest = await read_entry(client, names.stream, f"{names.gate_prefix}{CHECKPOINT_KEY}")
         if newest is None or newest.gone or newest.revision < self._checkpoint_revision:
             self._want_load("other_bucket")
             return
         connects = self._link.connects
-        self._map.begin_load()
-        names = self._names
-        later = await read_entries(client, names.stream, f"{names.gate_prefix}>", from_seq=lost_at_revision + 1)
-        pages = await _changes(later.entries, names)
+        loaded = await self._feed.load(client, after=lost_at_revision)
         if self._link.connects == connects:  # else it was lost again meanwhile
             self._lost_at_revision = None
-        for change in self._map.finish_load(pages, self._monotonic(), keep=True):
+        for change in loaded.changes:
             self.counts["filled"] += 1
             self.take(change)
-        if self._stands(newest.revision):
+        if self._feed.has(CHECKPOINT_KEY, newest.revision):
             fetched_ms = newest.time_ns // 1_000_000
-            self._checkpoint(_change(newest, names), self._monotonic(), fetched_ms=fetched_ms)
+            self._checkpoint(change_of(newest, names), self._monotonic(), fetched_ms=fetched_ms)
 
     async def _load(self, client: Client) -> None:
         """Page through the bucket and swap."""
         connects = self._link.connects
-        self._map.begin_load()
-        names = self._names
-        read = await read_entries(client, names.stream, f"{names.gate_prefix}>")
-        pages = await _changes(read.entries, names)
-        checkpoint = names.raw_gate_prefix + CHECKPOINT_KEY.encode()
+        loaded = await self._feed.load(client)
         known_revision = self._checkpoint_revision
         self.resyncs += 1
         self._wants_load = False
@@ -234,50 +210,19 @@ class Mirror(View):
         # A load that is not confirmed by a checkpoint makes the next one wait; the first two follow at once.
         wait_s, self._page_wait_s = self._page_wait_s, min(PAGE_WAIT_MAX_S, max(PAGE_WAIT_MIN_S, self._page_wait_s * 2))
         now_s = self._monotonic()
-        changes = self._map.finish_load(pages, now_s)
-        for entry in read.entries:
-            if entry.subject == checkpoint and self._stands(entry.revision):
-                if entry.revision > known_revision and now_s - self._checkpoint_at_s > SILENCE_S:
-                    # A projector lives and the feed does not tell: subscribe again, and do not ask ever more rarely.
-                    self._is_deaf = True
-                    wait_s = self._page_wait_s = SILENCE_S
-                self._checkpoint(_change(entry, names), now_s, fetched_ms=entry.time_ns // 1_000_000)
+        if (entry := loaded.checkpoint) is not None:
+            if entry.revision > known_revision and now_s - self._checkpoint_at_s > SILENCE_S:
+                # A projector lives and the feed does not tell: subscribe again, and do not ask ever more rarely.
+                self._is_deaf = True
+                wait_s = self._page_wait_s = SILENCE_S
+            self._checkpoint(change_of(entry, self._feed.names), now_s, fetched_ms=entry.time_ns // 1_000_000)
         # A fleet that lost its projector together must not ask together.
         self._page_at_s = now_s + wait_s * random.uniform(0.75, 1.25)
-        for at in range(0, len(changes), SLICE):
-            for change in changes[at : at + SLICE]:
+        for at in range(0, len(loaded.changes), SLICE):
+            for change in loaded.changes[at : at + SLICE]:
                 # While others had their turn the feed may have brought something newer.
-                if self._map.standing.get(change.key, _GONE)[0] == (change.revision if change.value is not None else 0):
+                if self._feed.has(change.key, change.revision if change.value is not None else 0):
                     self.take(change)
             await asyncio.sleep(0)
         self.loaded()
         self._was_loaded.set()
-
-    def _stands(self, revision: int) -> bool:
-        """Whether the checkpoint of that revision is the newest one known."""
-        return self._map.standing.get(CHECKPOINT_KEY, _GONE)[0] == revision
-
-
-_GONE: Final = (0, 0)
-
-
-def _read(item: Item, names: ViewNames) -> Change | None:
-    try:
-        return read_change(item, names)
-    except ValueError:  # a subject that is no text, or a revision that is no number: not a projector's
-        return None
-
-
-async def _changes(entries: list[BucketEntry], names: ViewNames) -> list[Change]:
-    """The entries as changes with their hashes, made slice by slice."""
-    changes: list[Change] = []
-    for at in range(0, len(entries), SLICE):
-        changes.extend([_change(entry, names) for entry in entries[at : at + SLICE]])
-        await asyncio.sleep(0)
-    return changes
-
-
-def _change(entry: BucketEntry, names: ViewNames) -> Change:
-    key = entry.subject.decode("utf-8", "replace").removeprefix(names.gate_prefix)
-    value = None if entry.gone else entry.payload or None
-    return Change(key, entry.revision, value, entry_hash(key, value) if value is not None else 0)

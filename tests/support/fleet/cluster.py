@@ -10,13 +10,14 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from sickbay.bus.link import Link
-from sickbay.bus.topology import CHECKPOINT_KEY, TRIALS_STREAM
+from sickbay.bus.topology import TRIALS_STREAM
 from sickbay.router.outbox import Reportable
 from sickbay.service.leases import Leases
 from sickbay.view.digest_map import Change
 from sickbay.view.entries import View
 from sickbay_events import Checkpoint, Event, Policy, Target, rfc3339
 from sickbay_events.lease_wire import TrialAsk
+from sickbay_events.view import CHECKPOINT_KEY
 from sickbay_projections import FOLD_VERSION, Fleet, Recorded
 
 FOLD_S: Final = 0.002

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from sickbay.bus.topology import CHECKPOINT_KEY, GATE_PREFIX, GATE_STREAM, TRIALS_STREAM
+from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, TRIALS_STREAM
 from sickbay_events import (
     KINDS,
     CallAnswered,
@@ -33,7 +33,7 @@ from sickbay_events import (
 from sickbay_events.codec import derived_id
 from sickbay_events.lease_wire import SUBJECT as TRIAL_SUBJECT
 from sickbay_events.lease_wire import LeaseName, TrialAnswer, TrialAsk
-from sickbay_events.view import Checkpoint, HoldView
+from sickbay_events.view import CHECKPOINT_KEY, Checkpoint, HoldView
 from sickbay_projections import Fleet, Recorded
 
 from .client import SimClient
