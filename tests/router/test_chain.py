@@ -666,7 +666,7 @@ async def test_degradation_is_logged_once_with_a_count(caplog: pytest.LogCapture
     sb = standalone()
     sb.hold(A)
     now_s = 1000.0
-    sb._calls._monotonic = lambda: now_s
+    sb._calls._lines._monotonic = lambda: now_s
     with caplog.at_level(logging.WARNING, "sickbay"):
         for _ in range(5):
             await sb.call([A], replies(), fallback="", route="brief")

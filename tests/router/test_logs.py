@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from sickbay.router.logs import LOADED_MAX, SAID_MAX, SAY_EVERY_S, CallLog, HoldLog, silence
+from sickbay.router.logs import LOADED_MAX, SAY_EVERY_S, CallLog, HoldLog, silence
+from sickbay.throttled import KEYS_MAX
 from sickbay_events import Decision, GateEntry, Target
 from sickbay_events.view import HoldView
 from view_writer import hold_entry, release_entry
@@ -98,7 +99,7 @@ def test_what_was_said_is_remembered_within_a_bound() -> None:
     log = CallLog(lambda: 1000.0)
     for n in range(10_000):
         log.failed_over(Target("openrouter.ai", f"m{n}"), 1, "brief")
-    assert len(log._said) <= SAID_MAX
+    assert len(log._lines._said) <= KEYS_MAX
 
 
 def test_silence_adds_one_handler_however_often_it_is_called() -> None:

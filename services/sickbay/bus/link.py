@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import nats.errors
 from nats.aio.client import Client
 
+from ..throttled import Throttled
 from .connect import Backoff, ConnectError, NatsOptions, PermissionDenied, Report, connect_once
 
 _log = logging.getLogger("sickbay.bus")
@@ -61,7 +61,7 @@ class Link:
         self._disconnected: list[Disconnected] = []
         self._error: list[Report] = []
         self._denied: set[str] = set()
-        self._said_s: float | None = None  # when it was last said that there is no connection
+        self._down_lines = Throttled(SAY_EVERY_S)
 
     @property
     def client(self) -> Client | None:
@@ -84,7 +84,7 @@ class Link:
         if connected is not None:
             self._connected.append(connected)
             if (client := self.client) is not None:
-                _call(connected, client, True)
+                _call([connected], client, True)
 
     def start(self) -> None:
         """Begin to connect in the background; returns at once. A second call does nothing."""
@@ -191,25 +191,20 @@ class Link:
             return
         self.connects += 1
         self._up.set()
-        if self._said_s is not None:
-            self._said_s = None
+        if self._down_lines.forget():
             _log.info("connected to NATS at %s", ", ".join(self.options.servers))
-        for listener in tuple(self._connected):
-            _call(listener, client, fresh)
+        _call(self._connected, client, fresh)
 
     def _lost(self) -> None:
         if not self._up.is_set():
             return
         self._up.clear()
         if not self._closed.is_set():
-            for listener in tuple(self._disconnected):
-                _call(listener)
+            _call(self._disconnected)
 
     def _say_down(self, error: Exception | None) -> None:
         """A wrong address or password would else show only in what decisions say of their source."""
-        now_s = time.monotonic()
-        if self._said_s is None or now_s - self._said_s >= SAY_EVERY_S:
-            self._said_s = now_s
+        if self._down_lines.due():
             where = ", ".join(self.options.servers)
             _log.warning("no connection to NATS at %s, it is tried again and again: %s", where, error or "it was lost")
 
@@ -223,8 +218,7 @@ class Link:
             _log.warning("NATS client: a subscription is too slow and loses messages: %s", error)
         else:
             _log.debug("NATS client: %s: %s", type(error).__name__, error)
-        for listener in tuple(self._error):
-            _call(listener, error)
+        _call(self._error, error)
 
 
 class ClientSource:
@@ -241,11 +235,17 @@ class ClientSource:
         return self._client if self._client.is_connected and (task is None or task.done()) else None
 
 
-def _call(listener: Callable[..., None], *arguments: object) -> None:
-    try:
-        listener(*arguments)
-    except Exception:  # noqa: BLE001 - see the class: a listener stops nobody
-        _log.exception("a listener of the NATS connection failed")
+def call_listeners(log: logging.Logger, of: str, listeners: Iterable[Callable[..., None]], *arguments: object) -> None:
+    """Call each; what one raises is logged and stops nobody."""
+    for listener in tuple(listeners):
+        try:
+            listener(*arguments)
+        except Exception:
+            log.exception("a listener of %s failed", of)
+
+
+def _call(listeners: Iterable[Callable[..., None]], *arguments: object) -> None:
+    call_listeners(_log, "the NATS connection", listeners, *arguments)
 
 
 async def _close_client(client: Client, flush_s: float) -> None:

@@ -22,6 +22,7 @@ from ..bus.jetstream import JetStreamApi
 from ..bus.topology import LOG, TRANSITIONS, ensure
 from ..bus.transient import TRANSIENT_ERRORS
 from ..log import snapshots
+from ..throttled import Throttled
 from .control_lag import ControlLag
 from .writer import CHECKPOINT_EVERY_S
 
@@ -74,7 +75,7 @@ class Keeper:
         self._differed: tuple[int, str] | None = None
         """Mark and digest of a writer for whose sake the state was built anew: once is enough."""
         self._ensured_s = 0.0
-        self._unwritten_said_s = -UNWRITTEN_AGAIN_S
+        self._unwritten_lines = Throttled(UNWRITTEN_AGAIN_S)
         self._hashed_s = self._looked_s = 0.0
 
     def wake(self) -> None:
@@ -153,11 +154,9 @@ class Keeper:
 
     def _say_unwritten(self) -> None:
         """Every gate is stale while the checkpoint stands still: that must not pass in silence."""
-        now_s = time.monotonic()
-        age_s = now_s - self._p.view.moved_s
-        if age_s < UNWRITTEN_S or now_s - self._unwritten_said_s < UNWRITTEN_AGAIN_S:
+        age_s = time.monotonic() - self._p.view.moved_s
+        if age_s < UNWRITTEN_S or not self._unwritten_lines.due():
             return
-        self._unwritten_said_s = now_s
         _log.warning(
             "nothing could be written for %.0f s, so every gate is stale: NATS stores nothing (a full disk, a limit, no"
             " leader); after freeing a disk, restart nats-server",

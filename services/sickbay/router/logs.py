@@ -13,11 +13,12 @@ from typing import Final
 from sickbay_events import Decision, GateEntry, Target
 from sickbay_events.view import HoldView
 
+from ..throttled import Throttled
+
 _log = logging.getLogger("sickbay")
 
 SAY_EVERY_S: Final = 60.0
 """The same skip or failover at most so often; those in between are counted."""
-SAID_MAX: Final = 1_000
 LOADED_MAX: Final = 20
 """Holds that a starting gate finds are said one by one up to this many, then as a number."""
 
@@ -108,12 +109,11 @@ class CallLog:
     """INFO for skipped calls and failovers, each (target, reason) at most once a minute, with counts."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._said: dict[tuple[str, str, str, str], tuple[float, int]] = {}
+        self._lines = Throttled(SAY_EVERY_S, monotonic)
 
     def skipped(self, target: Target, decision: Decision, count: int = 1) -> None:
         """So many calls were kept from a held target since this was last said."""
-        count = self._due("skipped", target, decision.reason, count)
+        count = self._lines.due(("skipped", target, decision.reason), count)
         if count:
             _log.info(
                 "skipped %s / %s: %s, %.1f s left (%d since the last line)",
@@ -137,7 +137,7 @@ class CallLog:
 
     def failed_over(self, target: Target, rank: int, route: str | None) -> None:
         """A target that was not the first choice answered."""
-        count = self._due("failed_over", target, route or "")
+        count = self._lines.due(("failed_over", target, route))
         if count:
             _log.info(
                 "failed over to %s / %s (choice %d%s; %d since the last line)",
@@ -158,7 +158,7 @@ class CallLog:
 
     def degraded(self, name: str, reason: str, text: str) -> None:
         """Optional work took its fallback."""
-        count = self._due("degraded", Target("", name), reason)
+        count = self._lines.due(("degraded", name, reason))
         if count:
             _log.warning(
                 "degraded %s: %s (%d since the last line): %s",
@@ -168,16 +168,3 @@ class CallLog:
                 text,
                 extra={"event": "degraded", "route": name or None, "reason": reason, "count": count},
             )
-
-    def _due(self, what: str, target: Target, why: str, count: int = 1) -> int:
-        """How many such calls a line would stand for, or 0 while it is too soon for one."""
-        key = (what, target.provider, target.model, why)
-        now_s = self._monotonic()
-        said_s, quiet = self._said.get(key, (now_s - SAY_EVERY_S, 0))
-        if now_s - said_s < SAY_EVERY_S:
-            self._said[key] = (said_s, quiet + count)
-            return 0
-        if len(self._said) >= SAID_MAX:
-            self._said.clear()
-        self._said[key] = (now_s, 0)
-        return quiet + count

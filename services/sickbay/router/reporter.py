@@ -26,6 +26,7 @@ import msgspec
 from sickbay_events import NameRefused, Target, token
 
 from ..bus.link import Link
+from ..throttled import Throttled
 from .in_flight import InFlight
 from .outbox import Backlog, NotReportable, QueuedEvent, Reportable, count_by_label, fit, label
 
@@ -108,7 +109,7 @@ class Reporter:
         self._dropped: Counter[str] = Counter()
         self._given_up: Counter[str] = Counter()
         self._acked = 0
-        self._said: dict[str, tuple[float, int]] = {}
+        self._lines = Throttled(SAY_EVERY_S)
         self._closing = ""  # why nothing is taken any more
         self._empty: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -274,15 +275,9 @@ class Reporter:
 
     def _say(self, level: int, key: str, text: str) -> None:
         """Log, but each key at most once in `SAY_EVERY_S`, with the count of those in between."""
-        now = time.monotonic()
-        with self._lock:
-            last_s, quiet = self._said.get(key, (-SAY_EVERY_S, 0))
-            if now - last_s < SAY_EVERY_S:
-                self._said[key] = (last_s, quiet + 1)
-                return
-            self._said[key] = (now, 0)
-        more = f" ({quiet} more like this since the last line)" if quiet else ""
-        _log.log(level, "%s%s", text, more, extra={"reporter": key, "replica": self.replica, "quiet": quiet})
+        if count := self._lines.due(key):
+            more = f" ({count - 1} more like this since the last line)" if count > 1 else ""
+            _log.log(level, "%s%s", text, more, extra={"reporter": key, "replica": self.replica, "quiet": count - 1})
 
     def _forked(self) -> None:
         """In a child process: the connection, the loop and the boot are the parent's."""

@@ -10,13 +10,15 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from sys import intern
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from sickbay_events import Checkpoint, GateEntry, Policy, PolicyRefused
 from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY, PolicyInForce
 
+from ..bus.link import call_listeners
+from ..throttled import Throttled
 from .clock import LogClock
 from .digest_map import Change
 
@@ -26,6 +28,8 @@ STALE_S: Final = 3.0
 """An answer is called stale from this age on; a standby takes over within it."""
 SWEEP_S: Final = 5.0
 """How often entries that say nothing any more are dropped by the own clock."""
+SAY_EVERY_S: Final = 60.0
+"""What is not readable is said at most so often, of each sort."""
 VERSION: Final = 1
 
 Changed = Callable[[str, GateEntry | None, GateEntry | None], None]
@@ -70,6 +74,7 @@ class View:
         self._policy_taken: list[PolicyTaken] = []
         self._passed: list[Passed] = []
         self._on_loaded: list[Callable[[], None]] = []
+        self._lines = Throttled(SAY_EVERY_S, monotonic)
         self._sweep_at_s = monotonic() + SWEEP_S
 
     def start(self) -> None:
@@ -122,8 +127,7 @@ class View:
             self.entries[key] = entry
             self.seq = max(self.seq, entry.seq)
         if old is not None or entry is not None:
-            for listener in self._changed:
-                _call(listener, key, old, entry)
+            self._call(self._changed, key, old, entry)
 
     def take(self, change: Change) -> None:
         """Take one changed entry, or the policy in force; a checkpoint is taken by `take_checkpoint`."""
@@ -158,8 +162,7 @@ class View:
         except (*_UNREADABLE, PolicyRefused) as error:
             self._unreadable("policy", change, str(error))
             return
-        for listener in self._policy_taken:
-            _call(listener, self.policy, self.policy_seq)
+        self._call(self._policy_taken, self.policy, self.policy_seq)
 
     def take_checkpoint(self, change: Change, now_s: float, *, fetched_ms: int | None = None) -> Checkpoint | None:
         """Take a checkpoint; None if it is not readable. `fetched_ms` is the server's time of one that was fetched."""
@@ -177,8 +180,7 @@ class View:
             # The first one known says how old the view is; later a fetched one can only make it younger.
             known_s = now_s - age_s if before is None else self.fresh_at_s
             self.fresh_at_s = max(known_s, now_s - age_s)
-            for listener in self._passed:
-                _call(listener, checkpoint.seq)
+            self._call(self._passed, checkpoint.seq)
         return checkpoint
 
     def _read_checkpoint(self, change: Change) -> Checkpoint | None:
@@ -197,8 +199,7 @@ class View:
     def loaded(self) -> None:
         """The bucket was read."""
         if not self.is_loaded:
-            for listener in self._on_loaded:
-                _call(listener)
+            self._call(self._on_loaded)
         self.is_loaded = True
         self.is_heard = self.clock.heard
 
@@ -212,9 +213,12 @@ class View:
         for key in [key for key, entry in self.entries.items() if 0 < entry.expires_ms <= now_ms]:
             del self.entries[key]
 
+    def _call(self, listeners: list[Any], *arguments: object) -> None:
+        call_listeners(_log, "the mirror", listeners, *arguments)
+
     def _unreadable(self, what: str, change: Change, why: str) -> None:
         self.counts[what] += 1
-        if self.counts[what] in (1, 10, 100) or self.counts[what] % 1000 == 0:
+        if self._lines.due(what):
             _log.warning(
                 "entry %s (revision %d) is not readable and ignored: %s (%s so far: %d)",
                 change.key, change.revision, why, what, self.counts[what],
@@ -233,10 +237,3 @@ def _slim(entry: GateEntry) -> None:
         force(hold, "rule", intern(hold.rule))
         if hold.kind is not None:
             force(hold, "kind", intern(hold.kind))
-
-
-def _call(listener: Callable[..., None], *arguments: object) -> None:
-    try:
-        listener(*arguments)
-    except Exception:  # noqa: BLE001 - a listener stops nobody
-        _log.exception("a listener of the mirror failed")
