@@ -22,7 +22,7 @@ from rows import Row, print_rows
 from sickbay.bus import topology
 from sickbay.bus.connect import connect_client
 from sickbay.bus.entries import read_entries
-from sickbay.bus.link import ClientSource
+from sickbay.bus.link import BorrowedConnection
 from sickbay.bus.reader import CaughtUp, Chunk, LogReader
 
 TARGETS = 1_000
@@ -82,7 +82,7 @@ async def read_all(client: Client, *, decode: bool) -> float:
     decoder = msgspec.json.Decoder(_Outcome)
     counts: dict[bytes, int] = {}
     began = time.perf_counter()
-    reader = LogReader(ClientSource(client), topology.LOG, after_seq=0)
+    reader = LogReader(BorrowedConnection(client), topology.LOG, after_seq=0)
     async for item in reader:
         if isinstance(item, Chunk) and decode:
             for subject, outcome in zip(item.subjects, decoder.decode_lines(b"\n".join(item.payloads)), strict=True):

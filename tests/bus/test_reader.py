@@ -17,7 +17,7 @@ from sickbay.bus import reader as reader_module
 from sickbay.bus.bulk import header_value
 from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.jetstream import ApiError, JetStreamApi, parse_rfc3339_ns
-from sickbay.bus.link import ClientSource, Link
+from sickbay.bus.link import BorrowedConnection, Link
 from sickbay.bus.reader import CaughtUp, Chunk, Event, Gap, Interrupted, LogChanged, LogReader, Resumed
 
 STREAM = "SOME_LOG"
@@ -81,7 +81,7 @@ async def test_it_reads_from_its_position_and_says_when_it_has_caught_up(nats_cl
     await make_stream(nats_client)
     before_ns = time.time_ns()
     await publish(nats_client, 1, 20_000)
-    reading = Reading(LogReader(ClientSource(nats_client), STREAM, after_seq=4_000))
+    reading = Reading(LogReader(BorrowedConnection(nats_client), STREAM, after_seq=4_000))
     await reading.until(lambda: bool(reading.of(CaughtUp)))
     assert reading.seqs == list(range(4_001, 20_001))
     assert reading.payloads == [b"%d" % n for n in range(4_001, 20_001)]
@@ -100,7 +100,7 @@ async def test_a_chunk_carries_the_lists_side_by_side(nats_client: Client) -> No
     await make_stream(nats_client)
     await nats_client.jetstream().publish("log.a", b"one\r\ntwo", headers={"Nats-Msg-Id": "x-1"})
     await nats_client.jetstream().publish("log.b", b"")
-    reader = LogReader(ClientSource(nats_client), STREAM, after_seq=0)
+    reader = LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0)
     chunks = []
     async for event in reader:
         if isinstance(event, Chunk):
@@ -121,7 +121,7 @@ async def test_a_chunk_carries_the_lists_side_by_side(nats_client: Client) -> No
 
 async def test_an_empty_stream_is_caught_up_at_once(nats_client: Client) -> None:
     await make_stream(nats_client)
-    reading = Reading(LogReader(ClientSource(nats_client), STREAM, after_seq=0))
+    reading = Reading(LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0))
     await reading.until(lambda: reading.of(CaughtUp) == [CaughtUp(0)])
     await publish(nats_client, 1, 1)
     await reading.until_seq(1)
@@ -198,7 +198,7 @@ def test_it_resumes_under_uvloop_too(nats_server: NatsServer) -> None:
 async def test_a_consumer_that_was_deleted_is_made_again(nats_client: Client) -> None:
     await make_stream(nats_client)
     await publish(nats_client, 1, 10)
-    reading = Reading(LogReader(ClientSource(nats_client), STREAM, after_seq=0))
+    reading = Reading(LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0))
     await reading.until_seq(10)
     api = JetStreamApi(nats_client, timeout_s=2)
     (name,) = (await api.request(f"CONSUMER.NAMES.{STREAM}"))["consumers"]
@@ -218,7 +218,7 @@ async def test_messages_deleted_by_hand_are_asked_for_once_and_passed_as_a_gap(n
     api = JetStreamApi(nats_client, timeout_s=2)
     for seq in (1, 17, 18, 19, 50, 99):
         await api.request(f"STREAM.MSG.DELETE.{STREAM}", {"seq": seq})
-    reading = Reading(LogReader(ClientSource(nats_client), STREAM, after_seq=0))
+    reading = Reading(LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0))
     await reading.until_seq(100)
     assert reading.of(Gap) == [
         Gap(1, 1, "trimmed"),  # the stream now begins at 2
@@ -235,7 +235,7 @@ async def test_a_gap_comes_between_the_messages_around_it(nats_client: Client) -
     await make_stream(nats_client)
     await publish(nats_client, 1, 5)
     await JetStreamApi(nats_client, timeout_s=2).request(f"STREAM.MSG.DELETE.{STREAM}", {"seq": 3})
-    reader = LogReader(ClientSource(nats_client), STREAM, after_seq=0)
+    reader = LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0)
     order: list[Any] = []
     async for event in reader:
         order += event.seqs if isinstance(event, Chunk) else [event]
@@ -248,7 +248,7 @@ async def test_a_gap_comes_between_the_messages_around_it(nats_client: Client) -
 async def test_a_stream_trimmed_past_the_position_is_reported(nats_client: Client) -> None:
     await make_stream(nats_client, max_msgs=100)
     await publish(nats_client, 1, 1_000)
-    reading = Reading(LogReader(ClientSource(nats_client), STREAM, after_seq=10))
+    reading = Reading(LogReader(BorrowedConnection(nats_client), STREAM, after_seq=10))
     await reading.until_seq(1_000)
     assert reading.of(Gap) == [Gap(11, 900, "trimmed")]
     assert reading.seqs == list(range(901, 1_001))
@@ -263,7 +263,7 @@ async def test_a_stream_trimmed_under_a_slow_caller_is_reported(
     monkeypatch.setattr(feed_module, "QUEUE_BYTES", 1_000)
     await make_stream(nats_client, max_msgs=500)
     await publish(nats_client, 1, 400)
-    reader = LogReader(ClientSource(nats_client), STREAM, after_seq=0)
+    reader = LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0)
     seen: list[int] = []
     gaps: list[Gap] = []
     async with asyncio.timeout(10):
@@ -290,7 +290,7 @@ async def test_a_slow_caller_bounds_what_waits_and_loses_nothing(
     monkeypatch.setattr(feed_module, "QUEUE_BYTES", 100_000)
     await make_stream(nats_client)
     await publish(nats_client, 1, 6_000, lambda n: b"%d " % n + b"x" * 1_000)
-    reader = LogReader(ClientSource(nats_client), STREAM, after_seq=0)
+    reader = LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0)
     seen: list[int] = []
     most = 0
     async with asyncio.timeout(20):
@@ -345,7 +345,7 @@ async def test_a_caller_that_sleeps_longer_than_the_silence_limit_is_not_cut_off
     monkeypatch.setattr(feed_module, "HEARTBEAT_S", 0.1)
     await make_stream(nats_client)
     await publish(nats_client, 1, 200)
-    reader = LogReader(ClientSource(nats_client), STREAM, after_seq=0)
+    reader = LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0)
     seen: list[int] = []
     async for event in reader:
         assert not isinstance(event, Interrupted), event
@@ -366,7 +366,7 @@ async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
     monkeypatch.setattr(feed_module, "HEARTBEAT_S", 0.1)
     await make_stream(nats_client)
     await publish(nats_client, 1, 5)
-    reader = LogReader(ClientSource(nats_client), STREAM, after_seq=0)
+    reader = LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0)
     async for event in reader:
         if isinstance(event, CaughtUp):
             break
@@ -381,7 +381,7 @@ async def test_a_client_kept_by_somebody_else_resumes_after_a_restart_too(nats_s
     client = await connect_client(nats_server.url)
     await make_stream(client)
     await publish(client, 1, 5)
-    reading = Reading(LogReader(ClientSource(client), STREAM, after_seq=0))
+    reading = Reading(LogReader(BorrowedConnection(client), STREAM, after_seq=0))
     await reading.until_seq(5)
     for count in range(2, 6):
         nats_server.kill9()
@@ -406,7 +406,7 @@ async def test_large_messages_pass_by_the_byte_bound_of_a_pull(
     sizes = [100, 2_000, 4_900, 30_000, 200, 900_000, 10]
     for size in sizes * 10:
         await nats_client.jetstream().publish("log.a", b"x" * size)
-    reading = Reading(LogReader(ClientSource(nats_client), STREAM, after_seq=0))
+    reading = Reading(LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0))
     await reading.until_seq(70)
     assert [len(payload) for payload in reading.payloads] == sizes * 10
     assert not reading.of(Interrupted)
@@ -419,7 +419,7 @@ async def test_heartbeats_that_stop_are_noticed(nats_server: NatsServer, monkeyp
     client = await connect_client(nats_server.url)
     await make_stream(client)
     await publish(client, 1, 3)
-    reading = Reading(LogReader(ClientSource(client), STREAM, after_seq=0))
+    reading = Reading(LogReader(BorrowedConnection(client), STREAM, after_seq=0))
     await reading.until(lambda: bool(reading.of(CaughtUp)))
     await asyncio.sleep(1.0)  # longer than the limit: heartbeats alone must keep it content
     assert not reading.of(Interrupted)
@@ -442,7 +442,7 @@ async def test_heartbeats_that_stop_are_noticed(nats_server: NatsServer, monkeyp
 async def test_a_stream_made_anew_ends_the_reading_with_a_word(nats_client: Client) -> None:
     await make_stream(nats_client)
     await publish(nats_client, 1, 50)
-    reading = Reading(LogReader(ClientSource(nats_client), STREAM, after_seq=0))
+    reading = Reading(LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0))
     await reading.until_seq(50)
     api = JetStreamApi(nats_client, timeout_s=2)
     await api.request(f"STREAM.DELETE.{STREAM}")
@@ -460,7 +460,7 @@ async def test_a_stream_made_anew_ends_the_reading_with_a_word(nats_client: Clie
 
 
 async def test_a_stream_that_is_not_there_yet_is_waited_for(nats_client: Client) -> None:
-    reading = Reading(LogReader(ClientSource(nats_client), STREAM, after_seq=0))
+    reading = Reading(LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0))
     await reading.until(lambda: bool(reading.of(Interrupted)))
     assert "stream not found" in reading.of(Interrupted)[0].reason
     await make_stream(nats_client)
@@ -507,7 +507,9 @@ async def test_an_older_store_put_in_place_is_noticed(nats_server: NatsServer) -
 async def test_the_identity_of_the_log_is_checked_at_the_start(nats_client: Client) -> None:
     await make_stream(nats_client)
     await publish(nats_client, 1, 5)
-    reading = Reading(LogReader(ClientSource(nats_client), STREAM, after_seq=3, created_at="2020-01-01T00:00:00Z"))
+    reading = Reading(
+        LogReader(BorrowedConnection(nats_client), STREAM, after_seq=3, created_at="2020-01-01T00:00:00Z")
+    )
     await reading.until(lambda: bool(reading.of(LogChanged)))
     assert reading.of(LogChanged)[0].reason == "recreated"
     await reading.stop()
@@ -517,7 +519,7 @@ async def test_with_filters_jumps_are_no_gaps(nats_client: Client) -> None:
     await make_stream(nats_client)
     await publish(nats_client, 1, 700)
     for filters in (("log.3",), ("log.3", "log.5")):
-        reading = Reading(LogReader(ClientSource(nats_client), STREAM, after_seq=0, filters=filters))
+        reading = Reading(LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0, filters=filters))
         await reading.until(lambda r=reading: bool(r.of(CaughtUp)))  # type: ignore[misc]
         kept = [int(subject[4:]) for subject in filters]
         assert reading.seqs == [n for n in range(1, 701) if n % 7 in kept]
@@ -528,7 +530,7 @@ async def test_with_filters_jumps_are_no_gaps(nats_client: Client) -> None:
 async def test_cancelling_a_wait_loses_nothing(nats_client: Client) -> None:
     await make_stream(nats_client)
     await publish(nats_client, 1, 2_000)
-    reader = LogReader(ClientSource(nats_client), STREAM, after_seq=0)
+    reader = LogReader(BorrowedConnection(nats_client), STREAM, after_seq=0)
     seen: list[int] = []
     async with asyncio.timeout(20):
         while not seen or seen[-1] < 2_000:

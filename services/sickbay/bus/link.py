@@ -221,8 +221,8 @@ class Link:
         _call(self._error, error)
 
 
-class ClientSource:
-    """The `client` of a `Link` for a client that somebody else keeps, such as a FastStream broker."""
+class BorrowedConnection:
+    """What a reader needs of a `Link`, over one client that its owner connects and closes."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -43,7 +43,7 @@ INACTIVE_S = 30  # the server drops a consumer of which nobody pulls for so long
 
 
 class ConnectionSource(Protocol):
-    """Where the reader takes its connection from: a `Link`, or a `ClientSource` over another's client."""
+    """Where the reader takes its connection from: a `Link`, or a `BorrowedConnection` over another's client."""
 
     @property
     def client(self) -> Client | None:
@@ -94,7 +94,7 @@ Event = Chunk | Gap | CaughtUp | Interrupted | Resumed | LogChanged
 class LogReader:
     """Async iterator over a stream, from `after_seq` + 1 on, for ever; see the module's text for its items.
 
-    source      a `Link` or a `ClientSource`
+    source      a `Link` or a `BorrowedConnection`
     after_seq   the position: the last sequence that is done with, 0 for the beginning
     created_at  the creation time (RFC 3339, as the server says it) that the stream must have, or "" for any
     time_ns     the server's time of the message at `after_seq`, or 0: with it a rewritten log is noticed

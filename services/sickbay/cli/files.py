@@ -9,11 +9,11 @@ import typer
 from nats.aio.client import Client
 
 from ..bus.jetstream import JetStreamApi
+from ..bus.link import BorrowedConnection
 from ..bus.reader import CaughtUp, Chunk, Gap, Interrupted, LogChanged, LogReader
 from ..bus.topology import LOG
 from ..log.control import lost_control_events
 from ..log.file import LogLine, open_writer
-from ..replay.story import BorrowedConnection
 from .base import (
     AsJson,
     DataFolder,

@@ -81,7 +81,7 @@ class GateWriter:
         self.me = state.me
         self.claim_wanted = False
         self.bucket_gone = False
-        self.puts = self.refused = self.mends = self.claims = self.demotions = 0
+        self.puts = self.refused = self.mends = 0
         self._link, self._publisher, self._view, self._state = state.link, publisher, view, state
         view.on_changes = self.on_changes
         self._names = view.names
@@ -132,7 +132,6 @@ class GateWriter:
                 return False  # the part was lost meanwhile, and with it what is known of the bucket
             self._claimed_s, self._revision = sent_s, ack.seq
             self.is_writer, self.claim_wanted = True, False
-            self.claims += 1
             return True
         if ack.error.is_without_stream:
             self.bucket_gone = True
@@ -165,8 +164,6 @@ class GateWriter:
     def demote(self) -> None:
         """Somebody else writes, or nobody can say: put nothing more."""
         self._turn += 1
-        if self.is_writer:
-            self.demotions += 1
         self.is_writer = self.claim_wanted = False
         self._claimed_s = -math.inf
         self.forget()

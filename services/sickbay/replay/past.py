@@ -22,13 +22,13 @@ from sickbay_projections import FOLD_VERSION, Fleet
 from ..bus.connect import BusError
 from ..bus.entries import ReadError
 from ..bus.jetstream import JetStreamApi, StoredMessage, StreamAt
+from ..bus.link import BorrowedConnection
 from ..bus.reader import CaughtUp, Chunk, Gap, LogChanged, LogReader
 from ..bus.topology import LOG
 from ..bus.view_names import MAIN, ViewNames
 from ..log.control import lost_control_events
 from ..log.folding import TO_THE_END, Bound, Folding
 from ..log.snapshots import StoredSnapshot, list_snapshots, load, unfit
-from .story import BorrowedConnection
 
 REQUEST_S: Final = 5.0
 SETTLED_MS: Final = 48 * 3_600_000

@@ -25,12 +25,12 @@ from sickbay_projections import Fleet, Recorded
 from sickbay_projections.rules.ramp import in_from_ms
 
 from ..bus.jetstream import JetStreamApi, StreamAt
+from ..bus.link import BorrowedConnection
 from ..bus.reader import CaughtUp, Chunk, LogReader
 from ..bus.topology import LOG, OUTCOME_PREFIX
 from ..log.decode import Intake
 from ..router.overlay import router_policy
 from .past import REQUEST_S, log_now
-from .story import BorrowedConnection
 
 LOOK_BACK_MS: Final = 12 * 3_600_000
 """No overlay remembers longer: its longest hold is a spent allowance, 6 h."""

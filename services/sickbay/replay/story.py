@@ -32,6 +32,7 @@ from sickbay_events.kinds import KINDS
 from sickbay_projections import Fleet
 
 from ..bus.jetstream import JetStreamApi
+from ..bus.link import BorrowedConnection
 from ..bus.reader import CaughtUp, Chunk, LogReader
 from ..bus.topology import LOG, OUTCOME_PREFIX, PROBE_PREFIX
 from ..log.decode import Intake
@@ -55,18 +56,6 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Who reported it; for an operator's act, who did it."""
     what: str
     effect: str
-
-
-class BorrowedConnection:
-    """One client as a log reader's source, for who needs no connection that is kept for good."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    @property
-    def client(self) -> Client | None:
-        """The client while it is connected, else None."""
-        return self._client if self._client.is_connected else None
 
 
 async def trace(client: Client, scope: Scope, last_seq: int | None = None) -> list[Step]:

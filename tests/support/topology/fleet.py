@@ -19,10 +19,10 @@ from projector_processes import Load, until
 from sickbay import Sickbay
 from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.jetstream import JetStreamApi
+from sickbay.bus.link import BorrowedConnection
 from sickbay.bus.reader import CaughtUp, Chunk, LogReader
 from sickbay.bus.topology import LOG
 from sickbay.control.acts import NotStored, publish_override
-from sickbay.replay.story import BorrowedConnection
 from sickbay_events import CallOutcome, Target
 
 from .running import Running, Topology

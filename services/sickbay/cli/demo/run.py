@@ -26,11 +26,11 @@ from sickbay_events import Scope, TargetHeld, read_subject, rfc3339
 from ...bus.connect import connect_client
 from ...bus.embedded import saved_url
 from ...bus.jetstream import JetStreamApi
+from ...bus.link import BorrowedConnection
 from ...bus.reader import CaughtUp, Chunk, LogReader
 from ...bus.topology import HELD_PREFIX, LOG, TRANSITIONS
 from ...log.file import LogFile
 from ...log.folding import replay
-from ...replay.story import BorrowedConnection
 from ..base import SaysNo, console, plain_table, print_json, rows, run
 from ..files import export_log
 from ..replay import hold_fact
