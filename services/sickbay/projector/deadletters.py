@@ -1,4 +1,4 @@
-"""Events that could not be read, noted for people: where they are, why, and how they begin (Rule 2)."""
+"""Notes for people about events that could not be read: where they are, why, and how they begin (Rule 2)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How it begins: at most 200 bytes, after redaction."""
     log_created: str
     more: int = 0
-    """How many of the same reason were counted and not noted since the last note."""
+    """How many events of the same reason were only counted since the last note."""
 
 
 class At(NamedTuple):
-    """Where in which log it lies."""
+    """The place of an event: in which log, and where in it."""
 
     log_created: str
     seq: int
@@ -48,8 +48,7 @@ class At(NamedTuple):
 class DeadLetters:
     """Notes for the writer to publish; a standby keeps the newest 1,000 in case it takes over.
 
-    At most 10 a second for each reason; the rest is counted and told with the next note. `enabled` False: only
-    counts.
+    At most 10 a second for each reason; the next note says how many more there were. `enabled` False: only counts.
     """
 
     def __init__(self, publisher: AckedPublisher, *, enabled: bool) -> None:
@@ -63,7 +62,7 @@ class DeadLetters:
         self._mark = 0
 
     def add(self, poison: Poison, at: At, data: bytes) -> None:
-        """An event was passed over."""
+        """Note an event that was passed over."""
         reason, seq = poison.reason, at.seq
         self.counts[reason] += 1
         if not self.enabled or seq <= self._mark:
@@ -88,7 +87,7 @@ class DeadLetters:
         self._waiting.append(letter)
 
     async def take_over(self, client: Client, log_created: str) -> None:
-        """What was noted before is not noted again. Raises `ApiError`, `nats.errors.Error` or `TimeoutError`."""
+        """Drop what the writer before has noted already. Raises `ApiError`, `nats.errors.Error` or `TimeoutError`."""
         api = JetStreamApi(client, timeout_s=2.0)
         at = await api.stream_at(DEAD)
         message = await api.message_at(DEAD, at.last_seq) if at.last_seq else None
@@ -103,7 +102,7 @@ class DeadLetters:
         self._waiting = deque((letter for letter in self._waiting if letter.seq > mark), WAITING_MAX)
 
     def pump(self) -> None:
-        """Publish what waits; a note whose acknowledgement is lost is not repeated."""
+        """Publish what waits. A note whose acknowledgement is lost is not sent again."""
         while self._waiting:
             letter = self._waiting.popleft()
             self._mark = max(self._mark, letter.seq)

@@ -1,6 +1,6 @@
-"""`target.<scope key>`: the counters of targets with something to tell, for a person with `nats kv get`.
+"""`target.<scope key>`: the counters of targets that are not simply well, for a person with `nats kv get`.
 
-Never needed to recover, and last in line: at most 500 puts a second, and none that a gate entry waits for.
+Recovery does not need them, and they come last: at most 500 puts a second, and gate entries go first.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from ..bus.view_names import ViewNames
 
 PER_SECOND: Final = 500
 EVERY_S: Final = 10.0
-"""A document is put again this often while it tells something."""
+"""A document with something to say is put again this often."""
 KEPT_S: Final = 3_600
-"""How long one stands that nobody puts again."""
+"""How long a document stands that is not put again."""
 QUIET_S: Final = 60
-"""How long the last one stands, which says that there is nothing more to tell."""
+"""How long the last document stands, which says that all is well again."""
 _encode = msgspec.json.Encoder().encode
 
 
 class Documents:
-    """Puts documents of what it is told about, and of what told something 10 s ago."""
+    """Puts documents of the keys given to `note`, and again every 10 s of those that had something to say."""
 
     def __init__(self, publisher: AckedPublisher, names: ViewNames) -> None:
         self.puts = 0
         self._publisher, self._prefix = publisher, names.target_prefix
-        self._due: dict[str, None] = {}
-        self._shown: dict[str, tuple[float, Any]] = {}  # by key, oldest first: when it was put, and what in kind
+        self._pending: dict[str, None] = {}
+        self._shown: dict[str, tuple[float, Any]] = {}  # by key, oldest first: when it was put, and its `_in_kind`
         self._allowed = 0.0
         self._pumped_s = time.monotonic()
 
     def note(self, keys: Iterable[str]) -> None:
-        """Something happened to these that may be worth telling."""
-        self._due.update(dict.fromkeys(keys))
+        """Something happened to these scopes that may change their documents."""
+        self._pending.update(dict.fromkeys(keys))
 
     def start(self, fleet: Fleet) -> None:
-        """Look at everything once: what the one before has put, and what it has not, is not known."""
-        self._due = dict.fromkeys(fleet.keys())
+        """Look at everything once: what the writer before has put is not known."""
+        self._pending = dict.fromkeys(fleet.keys())
         self._shown.clear()
 
     def pump(self, fleet: Fleet, now_ms: int) -> None:
-        """Put what is due, as far as the rate allows."""
+        """Put what is noted or to be put again, as far as the rate allows."""
         now_s = time.monotonic()
         self._allowed = min(self._allowed + (now_s - self._pumped_s) * PER_SECOND, PER_SECOND / 10)
         self._pumped_s = now_s
         looks = int(self._allowed)
-        while looks > 0 and self._due:
-            key = next(iter(self._due))
-            del self._due[key]
+        while looks > 0 and self._pending:
+            key = next(iter(self._pending))
+            del self._pending[key]
             looks -= 1
             self._look(fleet, key, now_ms, now_s)
         while looks > 0 and self._shown:
@@ -84,7 +84,7 @@ class Documents:
 
 
 def _in_kind(document: dict[str, Any]) -> Any:
-    """What a document tells apart from numbers and times that always move; None if it tells nothing."""
+    """What a document says, without the numbers and times that always move; None if it says nothing."""
     operator = document["operator"]
     holds = [(hold["rule"], hold["began_seq"], hold["phase"]) for hold in document["holds"]]
     faults = bool(document["fault_run"] or document["window_faults"])

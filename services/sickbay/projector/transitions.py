@@ -1,9 +1,9 @@
-"""Derived events into their stream: in order of cause, each once.
+"""Publishing derived events to their stream: in order of cause, each once.
 
-What stands at the end of the stream says where whoever takes over goes on. Each publish names the stream's last
-sequence, so that what an overslept projector still sends is refused. What somebody else writes there shifts the
-sequences: then the first of those under way are refused, and one after them may happen to fit. So what is left to be
-told is what does not stand there by its id.
+A projector that takes over reads the end of the stream and goes on from there. Each publish names the stream's last
+sequence, so the server refuses what a projector that slept still sends. A message of somebody else shifts the
+sequences: then the first of the events under way are refused, and a later one may happen to fit. So the events still to
+be published are those whose ids do not stand in the stream.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..log.transitions import End
 
 IN_FLIGHT_MAX: Final = 256
 FOREIGN_MAX: Final = 1_024
-"""Messages that are none of this log's after which none of its own is looked for any more."""
+"""After so many messages in a row that are not of this log, none of its own is looked for any more."""
 _AT_ONCE: Final = 64
 _REQUEST_S: Final = 2.0
 
@@ -35,7 +35,7 @@ _REQUEST_S: Final = 2.0
 class Transitions:
     """Queue of derived events that are not known to stand in the stream, oldest cause first.
 
-    A standby keeps what may not stand there yet; only after `take_over` anything is sent.
+    A standby keeps the events that may be missing there. It sends nothing before `take_over`.
     """
 
     def __init__(self, publisher: AckedPublisher) -> None:
@@ -50,14 +50,14 @@ class Transitions:
         self._last_seq = -1  # of the stream, when last read or written to
         self._round = 0
         self._known = End("", 0, 0, frozenset())
-        self._forgotten = 0  # cause of the newest that stands there by the writer's word
+        self._forgotten = 0  # cause of the newest that the writer said stands there
         self.mark = 0
         """The latest cause of what is known to stand in the stream."""
         self.is_gone = False
-        """What stood in the stream is not there any more: it was made anew, or an older one put in its place."""
+        """The stream lost events that stood in it: it was made anew, or an older store put in its place."""
 
     def start(self, log_created: str, end: End) -> None:
-        """Begin anew for a state that is folded again: what lies below the floor stands already."""
+        """Begin anew for a state that is folded again. Events below the end's floor stand in the stream already."""
         self.log_created, self._known = log_created, end
         self._queue.clear()
         self._last_seq = -1
@@ -65,14 +65,14 @@ class Transitions:
         self.request_resync()
 
     def add(self, events: Iterable[DerivedEvent]) -> None:
-        """What the fold concluded, in order."""
+        """Take what the fold concluded, in order."""
         floor = self._known.floor
         self._queue.extend([event for event in events if event.cause_seq >= floor])
 
     def forget_through(self, told_seq: int, time_ms: int) -> None:
-        """The writer said at this log time that all up to this cause stands; a standby need not keep it.
+        """Drop what stands in the stream: the writer said so at this log time of all causes up to `told_seq`.
 
-        What is later may have a sequence that was given again, after the log lost its end.
+        A later event with such a sequence stays: the log may have lost its end and given the sequence again.
         """
         queue = self._queue
         while queue and not self._sent and queue[0].cause_seq <= told_seq and queue[0].time_ms <= time_ms:
@@ -80,12 +80,12 @@ class Transitions:
 
     @property
     def all_told(self) -> bool:
-        """Everything that was concluded so far stands in the stream."""
+        """Whether everything concluded so far stands in the stream."""
         return not self._queue
 
     @property
     def waiting(self) -> int:
-        """How many are not known to stand there."""
+        """How many events are not known to stand there."""
         return len(self._queue)
 
     def told_seq(self, folded_seq: int) -> int:
@@ -93,14 +93,14 @@ class Transitions:
         return min(folded_seq, self._queue[0].cause_seq - 1) if self._queue else folded_seq
 
     def request_resync(self) -> None:
-        """What is under way may or may not be stored: find out before the next one goes out."""
+        """Publish nothing before `take_over` has found out which of the events under way were stored."""
         self.needs_resync = True
         self._round += 1
         self._sent = 0
 
     async def take_over(self, client: Client) -> None:
-        """Read what stands at the end of the stream and drop it from the queue. If less stands there than did, the
-        state has to be built anew (`is_gone`): what led to it was told and forgotten.
+        """Read what stands at the end of the stream and drop it from the queue. If events are missing there that stood
+        there before, sets `is_gone`: the state has to be built anew, since the queue has forgotten them.
 
         Raises `ApiError` (no stream), `nats.errors.Error` or `TimeoutError`.
         """
@@ -129,12 +129,12 @@ class Transitions:
         self.needs_resync = False
 
     def pump(self) -> None:
-        """Send on what waits; only for who holds the checkpoint."""
+        """Publish what waits. Only the writer may call it."""
         queue = self._queue
         while not self.needs_resync and self._sent < min(len(queue), IN_FLIGHT_MAX):
             event = queue[self._sent]
             if queue[0].cause_seq < self.mark <= event.cause_seq:
-                return  # those that were overtaken go first, and alone, so that nothing more overtakes them
+                return  # events that were overtaken go first, and alone, so that no more events overtake them
             turn = self._round
             self._sent += 1
             headers = {
@@ -156,13 +156,13 @@ class Transitions:
         self._sent -= 1
         self._last_seq = ack.seq
         if ack.duplicate:
-            self.request_resync()  # it stands further back, so that the sequences expected after it are wrong
+            self.request_resync()  # it stands further back, so the sequences expected after it are wrong
         else:
             self.published += 1
 
 
 class NullTransitions(Transitions):
-    """The transitions of a projector beside the running one: what it concludes is told by nobody."""
+    """For a projector beside the running one, which publishes no derived events."""
 
     def add(self, events: Iterable[DerivedEvent]) -> None:
         """Drop them."""
@@ -179,10 +179,10 @@ class NullTransitions(Transitions):
 
 
 async def read_end(client: Client, log_created: str, *, since: int | None = None) -> End:
-    """Read it, for this log; `since`: all that stands there of this cause or a later one.
+    """The end of the stream, for this log. With `since` it has all that stands there of this cause or a later one.
 
-    What is told late was overtaken by no more than are under way at a time, so after so many messages with earlier
-    causes none with a later one is to come.
+    At most `IN_FLIGHT_MAX` events can overtake another one. So after that many messages with earlier causes no message
+    with a later cause follows.
     """
     api = JetStreamApi(client, timeout_s=_REQUEST_S)
     at, log = await api.stream_at(TRANSITIONS), await api.stream_at(LOG)
@@ -210,7 +210,7 @@ async def read_end(client: Client, log_created: str, *, since: int | None = None
             break
     else:
         if at.first_seq <= 1:
-            floor = min(floor, log.first_seq)  # nothing has left the stream: what does not stand there was not told
+            floor = min(floor, log.first_seq)  # the stream never lost a message: what is not in it was not published
     return End(at.created_at, at.last_seq, mark, frozenset(told), floor)
 
 
@@ -223,7 +223,7 @@ async def _from_the_end(api: JetStreamApi, at: StreamAt) -> AsyncIterator[Stored
 
 
 async def _has_cause(api: JetStreamApi, body: dict[str, Any]) -> bool:
-    """Whether the log still has the event that caused this. One that lost its end gives the sequences anew, to events
+    """Whether the log still has the event that caused this. A log that lost its end gives its sequences again, to events
     that came later."""
     cause = await api.message_at(LOG, body["cause_seq"])
     return cause is not None and cause.time_ns // 1_000_000 <= body["time_ms"]

@@ -1,8 +1,8 @@
-"""Who writes the gate's view, and what: the checkpoint by compare-and-set, and one put an entry.
+"""Writing the gate's view: the checkpoint by compare-and-set, and one put for each entry.
 
-The checkpoint decides who writes. No put leaves here, and none is repeated, unless one's own checkpoint compare
-succeeded within the last second; whoever slept claims it again first. What an overslept put does all the same
-comes by in the view, and the writer puts again whatever differs from its state.
+The projector whose checkpoint stands is the writer. It puts, and repeats a put, only within a second after its own
+compare-and-set of the checkpoint succeeded; after a longer sleep it claims the checkpoint again first. A late put of a
+projector that slept can still arrive. The writer sees it in the view and puts its own entry again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IN_FLIGHT_MAX: Final = 512
 SETTLE_S: Final = 1.0
 COMPARED_AT_ONCE: Final = 200
 RELEASED_S: Final = 60
-"""How long a release stands that undoes an entry of which the state knows nothing."""
+"""How long a release stands that clears an entry which the state does not have."""
 
 _encode = msgspec.json.Encoder().encode
 _entries: Final = msgspec.json.Decoder(GateEntry)
@@ -64,8 +64,10 @@ class _Put:
 class GateWriter:
     """Puts gate entries and checkpoints. Belongs to one event loop.
 
-    `wake` is called when entries are due, `claim_now` when they wait for a fresh claim. `is_writer` says who
-    holds the checkpoint as far as this process knows; `fresh` whether it may put.
+    wake        called when entries are to be put
+    claim_now   called when entries wait for a new claim
+    is_writer   whether this process holds the checkpoint, as far as it knows
+    fresh       whether it may put now
     """
 
     def __init__(
@@ -87,40 +89,47 @@ class GateWriter:
         self._names = view.names
         self._wake, self._claim_now = wake, claim_now
         self._claimed_s = -math.inf
-        self._turn = 0  # rises when the writer's part is lost
-        self._revision = 0  # of one's own last checkpoint
-        self._hot: dict[str, None] = {}
-        self._due: dict[str, None] = {}
-        self._undo: set[str] = set()  # keys under which something stands that the state does not say
+        self._turn = 0
+        """Rises whenever this process stops being the writer."""
+        self._revision = 0
+        """Of its own last checkpoint."""
+        self._urgent: dict[str, None] = {}
+        """Keys that the fold has just changed; they go out before the pending ones."""
+        self._pending: dict[str, None] = {}
+        """Keys whose entry in the bucket may differ from the state."""
+        self._to_clear: set[str] = set()
+        """Keys whose entry in the bucket holds or allows something that the state does not have."""
         self._under_way: dict[str, _Put] = {}
-        self._beneath: dict[str, int] = {}  # revisions that the view does not show: markers, what was asked for
+        self._last_revision: dict[str, int] = {}
+        """By key: revisions that the view does not show, such as a marker's; the next put must name them."""
         self._policy: tuple[int, bytes] | None = None
 
     # -- the checkpoint --------------------------------------------------------------------------------
 
     @property
     def fresh(self) -> bool:
-        """One's own checkpoint compare succeeded within the last second."""
+        """Whether the last compare-and-set of the checkpoint succeeded, at most a second ago."""
         return self.is_writer and not self.claim_wanted and time.monotonic() - self._claimed_s < LEASE_S
 
     @property
     def settled(self) -> bool:
-        """Nothing is due and nothing under way."""
-        return not (self._hot or self._due or self._under_way)
+        """Whether nothing is to be put and nothing under way."""
+        return not (self._urgent or self._pending or self._under_way)
 
     async def claim(self, checkpoint: Checkpoint) -> bool:
-        """Compare and set the checkpoint; True if it is one's own now. Loses the writer's part to whoever has
-        it, but not because nobody answered."""
+        """Compare and set the checkpoint; True if it stands now. If another projector has it, this one is no writer any
+        more; a lost answer changes nothing."""
         sent_s, turn = time.monotonic(), self._turn
         standing = self._view.map.standing.get(CHECKPOINT_KEY, (0, 0))[0]
         if self._is_anothers(standing):
-            # It was claimed while this one slept or was cut off; comparing with it would take it away again.
+            # Another projector claimed it while this one slept or was cut off. A compare with its revision would
+            # take the checkpoint away from it.
             self.demote()
             return False
-        expected = max(standing, self._revision) or self._beneath.get(CHECKPOINT_KEY, 0)
+        expected = max(standing, self._revision) or self._last_revision.get(CHECKPOINT_KEY, 0)
         ack = await self._put_checkpoint(checkpoint, expected)
         if ack.error is not None and ack.error.is_wrong_last_sequence:
-            # Either a rival wrote, or one's own was stored and its acknowledgement was lost, or it was deleted.
+            # A rival wrote it, or it was deleted, or ours was stored and the acknowledgement lost.
             revision, writer = await self._standing_checkpoint()
             if writer not in ("", self.me):
                 self.demote()
@@ -129,7 +138,7 @@ class GateWriter:
             ack = await self._put_checkpoint(checkpoint, revision)
         if ack.error is None:
             if turn != self._turn:
-                return False  # the part was lost meanwhile, and with it what is known of the bucket
+                return False  # it stopped being the writer meanwhile, and forgot what it knew of the bucket
             self._claimed_s, self._revision = sent_s, ack.seq
             self.is_writer, self.claim_wanted = True, False
             return True
@@ -144,7 +153,7 @@ class GateWriter:
         return await self._publisher.publish(self._names.gate_prefix + CHECKPOINT_KEY, _encode(checkpoint), headers)
 
     async def _standing_checkpoint(self) -> tuple[int, str]:
-        """Revision of what stands under the checkpoint's key, and its writer; "" if nobody is.
+        """The revision of what stands under the checkpoint's key, and its writer ("": there is none).
 
         Raises `ReadError`, `nats.errors.Error` or `TimeoutError`.
         """
@@ -162,19 +171,19 @@ class GateWriter:
             return entry.revision, ""
 
     def demote(self) -> None:
-        """Somebody else writes, or nobody can say: put nothing more."""
+        """Another projector writes, or may: put nothing more."""
         self._turn += 1
         self.is_writer = self.claim_wanted = False
         self._claimed_s = -math.inf
         self.forget()
 
     def forget(self) -> None:
-        """The connection or the bucket is another one: what was under way and what stood is not known."""
+        """The connection or the bucket is another one: forget what was under way and what stood."""
         self._under_way.clear()
-        self._hot.clear()
-        self._due.clear()
-        self._undo.clear()
-        self._beneath.clear()
+        self._urgent.clear()
+        self._pending.clear()
+        self._to_clear.clear()
+        self._last_revision.clear()
         self._revision = 0
         self.claim_wanted = self.is_writer
 
@@ -183,47 +192,47 @@ class GateWriter:
     def touch(self, keys: Iterable[str]) -> None:
         """The fold changed these: put them now."""
         if self.is_writer:
-            self._hot.update(dict.fromkeys(keys))
+            self._urgent.update(dict.fromkeys(keys))
             self.pump()
 
     async def compare_all(self, standing: Iterable[Change]) -> None:
-        """Compare everything that stands, and everything that should, with the state."""
-        self._due.update(dict.fromkeys(self._state.fleet.keys()))
-        self._due[POLICY_KEY] = None
+        """Compare every entry in the bucket, and every one that should be there, with the state."""
+        self._pending.update(dict.fromkeys(self._state.fleet.keys()))
+        self._pending[POLICY_KEY] = None
         for number, change in enumerate(standing, 1):
             if number % COMPARED_AT_ONCE == 0:
                 await asyncio.sleep(0)
             if change.value is None:
-                self._beneath[change.key] = change.revision
+                self._last_revision[change.key] = change.revision
             elif change.key != CHECKPOINT_KEY:
                 self._judge(change)
 
     def on_changes(self, changes: list[Change]) -> None:
-        """What came by in the view: one's own puts settle, anything else is compared with the state."""
+        """Take what came by in the view: an own put is settled, anything else is compared with the state."""
         for change in changes:
             key = change.key
             if key == CHECKPOINT_KEY:
                 self._see_checkpoint(change)
                 continue
             if change.value is None:
-                if len(self._beneath) >= 10_000:
-                    self._beneath.clear()  # a wrong guess costs one question, no more
-                self._beneath[key] = change.revision
+                if len(self._last_revision) >= 10_000:
+                    self._last_revision.clear()  # a put with a wrong revision costs one question, no more
+                self._last_revision[key] = change.revision
             if not self.is_writer:
                 continue
             put = self._under_way.get(key)
             if put is not None and self._view.map.standing.get(key, (0, 0))[1] == put.hash:
                 del self._under_way[key]
                 if put.again:
-                    self._hot[key] = None
+                    self._urgent[key] = None
                 continue
             self._judge(change)
-        if self._hot or self._due:
+        if self._urgent or self._pending:
             self._wake()
 
     def _see_checkpoint(self, change: Change) -> None:
         if change.value is None:
-            self._beneath[CHECKPOINT_KEY] = change.revision
+            self._last_revision[CHECKPOINT_KEY] = change.revision
             self._revision = 0
             self.claim_wanted = self.is_writer
             return
@@ -231,35 +240,35 @@ class GateWriter:
             self.demote()
 
     def _is_anothers(self, revision: int) -> bool:
-        """Whether the checkpoint in the view, of that revision, says that somebody else writes now."""
+        """Whether the checkpoint in the view, of that revision, names another writer."""
         seen = self._view.checkpoint
         return self.is_writer and revision > self._revision and seen is not None and seen.writer not in (self.me, "")
 
     def _judge(self, change: Change) -> None:
-        """Make a key due whose entry differs from the state."""
+        """Note a key whose entry differs from the state."""
         key = change.key
         wanted = self._wanted(key)
         if wanted is not None:
             stands = change.value is not None and entry_hash(key, change.value) == entry_hash(key, wanted[0])
-            if not stands and key not in self._due:
+            if not stands and key not in self._pending:
                 self.mends += 1
-                self._due[key] = None
+                self._pending[key] = None
         elif change.value is not None and _is_scope_key(key) and _says_something(change.value, self.now_ms()):
             self.mends += 1
-            self._undo.add(key)
-            self._due[key] = None
+            self._to_clear.add(key)
+            self._pending[key] = None
 
     def pump(self) -> None:
-        """Send what is due, as long as the checkpoint is one's own."""
-        while self._hot or (self._due and len(self._under_way) < IN_FLIGHT_MAX):
+        """Put what is noted, as long as the checkpoint is this process's."""
+        while self._urgent or (self._pending and len(self._under_way) < IN_FLIGHT_MAX):
             if not self.fresh:
                 if self.is_writer:
                     self.claim_wanted = True
                     self._claim_now()
                 return
-            due = self._hot or self._due
-            key = next(iter(due))
-            del due[key]
+            keys = self._urgent or self._pending
+            key = next(iter(keys))
+            del keys[key]
             self._put(key)
 
     def _put(self, key: str) -> None:
@@ -269,16 +278,16 @@ class GateWriter:
             return
         wanted = self._wanted(key)
         if wanted is None:
-            if key not in self._undo:
+            if key not in self._to_clear:
                 return
             wanted = self._released(key)
-        self._undo.discard(key)
+        self._to_clear.discard(key)
         value, ttl_s = wanted
         revision, standing_hash = self._view.map.standing.get(key, (0, 0))
         value_hash = entry_hash(key, value)
         if standing_hash == value_hash:
             return
-        headers = {"Nats-Expected-Last-Subject-Sequence": str(max(revision, self._beneath.get(key, 0)))}
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(max(revision, self._last_revision.get(key, 0)))}
         if ttl_s:
             headers["Nats-TTL"] = f"{ttl_s}s"
         self._under_way[key] = sent = _Put(time.monotonic(), value_hash)
@@ -292,15 +301,15 @@ class GateWriter:
         if ack.error.is_without_stream:
             self.bucket_gone = True
         if ack.error.is_wrong_last_sequence:
-            # Repeating it is safe only for who has just won the checkpoint. What else can be wrong (no room, no
-            # answer) is tried again when its time to settle is over.
+            # Only a writer that has just won the checkpoint may repeat it. After any other error (no room, no answer)
+            # it is tried again when its time to settle is over.
             put.sent_s = -math.inf
             self.claim_wanted = self.is_writer
             self._wake()
             self._claim_now()
 
     async def look_after(self) -> None:
-        """What was refused, or does not come by in the view: see what stands there, then put it again."""
+        """For each put that was refused or did not come by in the view: see what stands there, then put it again."""
         before = time.monotonic() - SETTLE_S
         for key in [key for key, put in self._under_way.items() if put.sent_s < before]:
             client = self._link.client
@@ -309,18 +318,18 @@ class GateWriter:
             entry = await read_entry(client, self._names.stream, self._names.gate_prefix + key)
             put = self._under_way.pop(key, None)
             if entry is None:
-                self._beneath.pop(key, None)
+                self._last_revision.pop(key, None)
                 if key in self._view.map.standing:
                     self._view.loaded = False  # the view shows what the bucket no longer has
             else:
-                self._beneath[key] = entry.revision
+                self._last_revision[key] = entry.revision
                 if entry.revision > self._view.map.feed_revision and put is not None and put.sent_s > -math.inf:
                     self._view.loaded = False  # it was stored a second ago and has not come by
             value = None if entry is None or entry.gone else entry.payload or None
             self._judge(Change(key, 0 if entry is None else entry.revision, value))
 
     def _wanted(self, key: str) -> tuple[bytes, int] | None:
-        """What should stand under a key, and for how many seconds (0: for good); None if nothing need."""
+        """What should stand under a key, and for how many seconds (0: for ever); None: nothing."""
         fleet = self._state.fleet
         if key == POLICY_KEY:
             if self._policy is None or self._policy[0] != fleet.policy_seq:
@@ -333,8 +342,8 @@ class GateWriter:
         left_ms = entry.expires_ms - self.now_ms()
         if left_ms <= 0 and key not in self._view.map.standing:
             return None
-        # After a step back of the log's clock this process's own one is ahead for a minute: a release must replace the
-        # hold that stands there even so.
+        # When the log's clock steps back, this process's clock is ahead of it for a minute. Until then a release must
+        # still replace the hold that stands there.
         return _encode(entry), max(1, math.ceil(left_ms / 1000))
 
     def _released(self, key: str) -> tuple[bytes, int]:
@@ -358,7 +367,7 @@ class GateWriter:
 
 
 def _says_something(value: bytes, now_ms: int) -> bool:
-    """Whether an entry says more than that all is well: a hold, an allow, a ramp or a clear that still counts."""
+    """Whether an entry has any effect now: a hold, an allow, a ramp or a clear that is not over."""
     try:
         entry = _entries.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):
