@@ -138,7 +138,7 @@ class BulkParser(Parser):
             return  # closed while this read was under way
         try:
             sink(run)
-        except Exception as error:  # noqa: BLE001 - a reader's bug must not make the whole connection deaf
+        except Exception as error:  # noqa: BLE001 - a reader's bug must not end the connection's reading
             await self._client._error_cb(error)
 
     async def _control(self, line: bytes) -> None:

@@ -3,9 +3,9 @@
     options = NatsOptions.from_url("nats://router:secret@127.0.0.1:4222", inbox_prefix="_INBOX_router")
     client = await connect(options, timeout_s=5)          # a nats-py client, or ConnectError
 
-What nats-py does by itself and this module does not let through: `connect_client` to a dead port waits two minutes,
-a wrong password is tried for ever, a refused publish is told to nobody but an error callback, a dead peer
-behind a silent network is noticed after four minutes. For a connection that is kept for ever see `link.py`.
+This module mends what nats-py does by itself: it waits two minutes for a dead port, tries a wrong password for ever,
+reports a refused publish only to an error callback, and notices a dead peer behind a silent network after four minutes.
+For a connection that is kept for ever see `link.py`.
 """
 
 from __future__ import annotations
@@ -335,11 +335,11 @@ async def connect_once(
                 **client_arguments(options),
             )
         )
-        # When it is cancelled as it fails, nobody else looks at what it raised, and asyncio would complain of that.
+        # When it is cancelled as it fails, its exception must be looked at here, or asyncio complains.
         connecting.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait_for(connecting, timeout_s)
     except (_GiveUp, OSError, nats.errors.Error) as error:
-        watch.connected = True  # what closing it says is nobody's concern
+        watch.connected = True  # errors while it closes are not reported
         await _discard(client)
         kind = AccessRefused if watch.refused else ConnectError
         raise kind(options.servers, tuple(watch.reasons), time.monotonic() - began) from error

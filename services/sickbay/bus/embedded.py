@@ -1,11 +1,11 @@
-"""A nats-server of one's own, for one machine: in a data folder, on loopback, with its own random credentials.
+"""A private nats-server for one machine: in a data folder, on loopback, with its own random credentials.
 
     async with EmbeddedServer(Path("data")) as server:
         client = await connect(server.url)
 
 Two nats-servers on one store destroy it and neither notices, so two locks stand guard. `owner.lock` is held by this
 process. `server.lock` is held by this process and, through the same open file, by the nats-server itself: as long as
-any of the two lives, nobody else starts one here. A kernel lets go of such locks when a process ends, however it ends.
+either of the two lives, no other process starts one here. The kernel drops such locks whenever a process ends.
 
 Services only: this module needs POSIX locks (Linux, macOS).
 """

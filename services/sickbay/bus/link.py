@@ -1,8 +1,8 @@
 """A connection to NATS that is kept for as long as the process wants one.
 
-A nats-py client reconnects by itself, but not always: it closes for good after most -ERR lines of a server,
-and it can stop trying when something unforeseen is raised in its own tasks. And it cannot begin before a
-server is there. A `Link` begins in the background, replaces a client that closed, and tells its listeners.
+A nats-py client reconnects by itself, but not always: it closes for good after most -ERR lines of a server, and stops
+trying when its own tasks raise something unforeseen. And it cannot begin before a server is there. A `Link` begins in
+the background, replaces a client that closed, and calls its listeners.
 
     link = Link(NatsOptions.from_url("nats://127.0.0.1:4222"))
     link.listen(connected=start_feeds, disconnected=note_time)
@@ -27,11 +27,11 @@ from .connect import Backoff, ConnectError, NatsOptions, PermissionDenied, Repor
 
 _log = logging.getLogger("sickbay.bus")
 
-WATCH_S = 0.5  # how often a client is checked for having died without a word
+WATCH_S = 0.5  # how often a client is checked for having died silently
 ROUND_TIMEOUT_S = 10.0  # one round over all servers
 STUCK_CHECKS = 4  # checks in a row without connection and without a task that tries to make one
-DOWN_CHECKS = 4  # checks in a row without connection after which that is said: a restart of the server is quicker
-SAY_EVERY_S = 300.0  # at most so often is it said that there is no connection, and why
+DOWN_CHECKS = 4  # checks in a row without connection before a warning; a restart of the server takes less
+SAY_EVERY_S = 300.0  # between two warnings that there is no connection
 
 Connected = Callable[[Client, bool], None]
 Disconnected = Callable[[], None]
@@ -41,7 +41,7 @@ class Link:
     """Owner of the one NATS connection of a process (router or service). Not thread-safe: belongs to the event
     loop in which `start` was called.
 
-    Listeners are plain functions called in the loop; what they raise is logged and stops nobody:
+    Listeners are plain functions called in the loop; what one raises is logged, and the others are called all the same:
     connected(client, fresh)   a connection stands; `fresh` is True when `client` is a new object, whose
                                subscriptions have to be made, and False after a reconnect of the same client,
                                which has renewed its subscriptions (pull requests and what was in flight are lost)
@@ -129,7 +129,7 @@ class Link:
                 self._say_down(error)
                 await asyncio.sleep(backoff.wait_s())
                 continue
-            except Exception as error:  # noqa: BLE001 - this task is the last one who can try again
+            except Exception as error:  # noqa: BLE001 - no other task would try again
                 self._report(error)
                 self._say_down(error)
                 await asyncio.sleep(max(1.0, backoff.wait_s()))
@@ -170,13 +170,13 @@ class Link:
     async def _watch(self, client: Client, dead: asyncio.Event) -> None:
         """Return when the client is of no more use."""
         stuck = down = 0
-        # Until Python 3.12 a cancellation that comes just as the connection is made is lost on its way here.
+        # Until Python 3.12 a cancellation at the moment when the connection is made is lost.
         while not (client.is_closed or self._closed.is_set()):
             with suppress(TimeoutError):
                 await asyncio.wait_for(dead.wait(), WATCH_S)
             if dead.is_set():
                 return
-            # nats-py's reconnect task ends in silence when it meets an exception it does not expect.
+            # nats-py's reconnect task ends without a word after an exception that it does not expect.
             task = client._reconnection_task
             trying = task is not None and not task.done()
             stuck = 0 if client.is_connected or trying else stuck + 1
@@ -203,7 +203,7 @@ class Link:
             _call(self._disconnected)
 
     def _say_down(self, error: Exception | None) -> None:
-        """A wrong address or password would else show only in what decisions say of their source."""
+        """Warn. Without it a wrong address or password would show only in the source of decisions."""
         if self._down_lines.due():
             where = ", ".join(self.options.servers)
             _log.warning("no connection to NATS at %s, it is tried again and again: %s", where, error or "it was lost")
@@ -236,7 +236,7 @@ class BorrowedConnection:
 
 
 def call_listeners(log: logging.Logger, of: str, listeners: Iterable[Callable[..., None]], *arguments: object) -> None:
-    """Call each; what one raises is logged and stops nobody."""
+    """Call each. What one raises is logged, and the others are called all the same."""
     for listener in tuple(listeners):
         try:
             listener(*arguments)
@@ -255,8 +255,8 @@ async def _close_client(client: Client, flush_s: float) -> None:
     try:
         await asyncio.wait_for(client.close(), max(flush_s, 0.5))
     except asyncio.CancelledError:
-        # nats-py waits for its stream's close future itself, so a wait for it that was given up has cancelled it
-        # for everybody after. Only when this task was cancelled is it ours.
+        # nats-py itself waits for its stream's close future. A wait that was given up has cancelled that future for
+        # every later one. It is our own cancellation only if this task was cancelled.
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise

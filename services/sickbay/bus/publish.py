@@ -37,7 +37,7 @@ _LOST, _DENIED, _NO_RESPONDERS = 0, 403, 503
 
 
 class AckError(msgspec.Struct, frozen=True):
-    """Why a message was not stored, or why nobody can say. The codes are the server's; 0 where it gave none."""
+    """Why a message was not stored, or why that is not known. The codes are the server's; 0 where it gave none."""
 
     code: int = 500
     err_code: int = 0
@@ -92,7 +92,7 @@ Done: TypeAlias = Callable[[Ack], None]
 
 
 class Outgoing(NamedTuple):
-    """A message to publish. Subject and headers are one's own: without spaces in the subject, without line ends."""
+    """A message to publish. Subject and headers are not checked: no spaces in the subject, no line ends."""
 
     subject: str
     payload: bytes

@@ -1,4 +1,4 @@
-"""Reading a stream from a position of one's own, fast, without acknowledgements, and never past a gap unseen.
+"""Reading a stream from a given position, fast, without acknowledgements, and with every gap reported.
 
     reader = LogReader(link, "SICKBAY_LOG", after_seq=checkpoint)
     async for item in reader:
@@ -39,7 +39,7 @@ SILENCE_S = 1.5  # nothing at all, not even a heartbeat: the consumer is taken f
 CHECK_S = 0.05  # how often the connection is looked at while nothing arrives
 REQUEST_TIMEOUT_S = 2.0
 RETRY_MIN_S, RETRY_MAX_S = 0.02, 1.0
-INACTIVE_S = 30  # the server drops a consumer of which nobody pulls for so long
+INACTIVE_S = 30  # the server drops a consumer without pulls for so long
 
 
 class ConnectionSource(Protocol):

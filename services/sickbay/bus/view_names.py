@@ -1,4 +1,4 @@
-"""What a view of the log is called on NATS: the one that all follow, or another one beside it under a name.
+"""What a view of the log is called on NATS: the one without a name, or another one beside it under a name.
 
     names = view_names("next")
     names.stream            # KV_sickbay-next
@@ -72,4 +72,4 @@ def view_names(name: str = "") -> ViewNames:
 
 
 MAIN: Final = view_names()
-"""The view that all follow who are told nothing else."""
+"""The view without a name: routers follow it unless they are given another one."""

@@ -1,7 +1,7 @@
 """Writing to a client's socket at once, past nats-py's own buffer.
 
-What nats-py holds in its buffer when a connection breaks it sends after the reconnect, seconds later. For a
-message that is true only now (a compare-and-set put, an event with its time in the queue) that is too late.
+What stands in nats-py's buffer when a connection breaks is sent after the reconnect, seconds later. For a message that
+is true only now (a compare-and-set put, an event with its time in the queue) that is too late.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def write_now(client: Client, data: bytes) -> bool:
 
 
 def hpub(subject: str, reply: bytes, headers: Mapping[str, str], payload: bytes) -> bytes:
-    """A publish with headers, as protocol bytes. Subject, reply and headers are taken as they are: one's own,
-    without spaces and line ends."""
+    """A publish with headers, as protocol bytes. Subject, reply and headers are not checked: the caller makes them,
+    without spaces in a subject and without line ends."""
     block = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     head = f"NATS/1.0\r\n{block}\r\n".encode()
     return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (

@@ -160,7 +160,7 @@ class Historian:
     async def _close(self) -> None:
         writing, self._writing = self._writing, None
         if writing is not None:
-            # What it raises is of no account here: whoever opens the file next reads how far it came.
+            # Its exception does not matter here: the next reader of the file finds how far it came.
             await asyncio.gather(writing, return_exceptions=True)
         book, self._book = self._book, None
         if book is not None:

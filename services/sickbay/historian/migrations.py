@@ -15,7 +15,7 @@ from sickbay_projections.replay.history import HistoryAct, Refusal, Step
 from .names import Names, text
 
 LATE_MS: Final = 180_000
-"""Refused calls are told by the minute, at its end: a hold that ended no longer ago than this may be theirs."""
+"""Routers report refused calls at the end of each minute, so they may belong to a hold that ended this long ago."""
 
 
 def write_steps(connection: sqlite3.Connection, names: Names, steps: Sequence[Step]) -> None:

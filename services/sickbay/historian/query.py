@@ -24,7 +24,7 @@ LANES_MAX: Final = 20
 
 
 class HoldRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One hold, for people and machines. Times are RFC 3339; `ended` None: it stands, or nobody knows yet."""
+    """One hold, for people and machines. Times are RFC 3339; `ended` None: it stands, or its end is not known yet."""
 
     provider: str
     model: str | None

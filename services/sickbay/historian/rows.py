@@ -39,7 +39,7 @@ def count_rows(page: Page, names: Names) -> Iterator[tuple[Family, list[tuple[An
 
 
 def write_heard(connection: sqlite3.Connection, names: Names, page: Page) -> None:
-    """Who was heard of, and under which boots."""
+    """The replicas that reported, each with its boots."""
     for name, heard in page.heard.items():
         number = names.replica(name)
         new = _write_boots(connection, number, heard)

@@ -18,7 +18,7 @@ from .views import VIEWS
 APPLICATION_ID: Final = 0x51CB_0A1E
 """In the file's header: says that it is a history of Sickbay."""
 FAILED: Final = ("rejection", "auth", "throttle", "fault", "degraded")
-"""Groups of kinds that are failures; what is neutral is the caller's own and nobody's failure."""
+"""Groups of kinds that are failures. A neutral outcome is the caller's own error and no failure of the target."""
 
 
 migrations: Final = Migrations("sickbay_history")
@@ -180,7 +180,7 @@ class LatencySum:
 
 
 def add_functions(connection: sqlite3.Connection) -> None:
-    """What the statements that write need; who only reads needs nothing."""
+    """What the statements that write need; a reader needs nothing."""
     connection.create_function("latency_merged", 2, _merged_text, deterministic=True)
     connection.create_aggregate("latency_sum", 1, LatencySum)  # type: ignore[arg-type]
 

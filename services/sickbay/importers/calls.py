@@ -109,7 +109,7 @@ def _verdict(call: Call) -> Verdict:
         return Verdict(kind=kind, scope=KINDS[kind].scope, checkable=kind != "ok")
     success = call.status is not None and 200 <= call.status < 300
     if success and not call.body and call.error is None:
-        return _UNCHECKED  # it was answered, and nobody kept what: no sample for or against
+        return _UNCHECKED  # it was answered, and the answer was not kept: no sample for or against
     if call.status is None and call.error is None and not call.body:
         raise RowRefused("status", "there is neither a status, an error, a body nor a kind")
     status = call.status

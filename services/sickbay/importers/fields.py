@@ -71,7 +71,7 @@ class Setup(NamedTuple):
 
     fields: Fields
     replica: str = "imported"
-    """Who made the calls, where a row does not say."""
+    """The replica that made the calls, where a row does not say."""
     zone: tzinfo = UTC
     """Of times without an offset."""
     rename: Mapping[str, str] = {}

@@ -124,7 +124,7 @@ def _failed(found: Call, name: str, code: Any, text: str) -> None:
 
 
 def _answer(value: Any) -> str:
-    """The whole answer, where the gateway was told to keep it; else nothing."""
+    """The whole answer, if the gateway was set to keep it; else nothing."""
     found = _object(value)
     return json.dumps(found) if "choices" in found else ""
 

@@ -101,7 +101,7 @@ def csv_rows(stream: Any) -> Iterator[SourceRow]:
     try:
         yield from _csv(csv.DictReader(text, delimiter=delimiter, restkey="", strict=True))
     finally:
-        text.detach()  # the stream is closed by who opened it
+        text.detach()  # the caller opened the stream and closes it
 
 
 def _csv(reader: csv.DictReader[str]) -> Iterator[SourceRow]:

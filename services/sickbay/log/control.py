@@ -90,7 +90,7 @@ def in_shadow(policy: Policy) -> Policy:
 async def seed_policy(client: Client, policy: Policy, *, shadow: bool = False, fresh: bool = False) -> bool:
     """Write a file's policy into a log that has never held anything; True if it was written.
 
-    `fresh`: who asks has just made the log, and what reached it since is no reason to do without the file.
+    `fresh`: the caller has just made the log, so it seeds the file even if events have reached the log since.
     `shadow`: a log that has events, but never had a policy, gets the defaults in shadow; the file changes nothing
     there. Compares and sets, so of several that start at once one writes. Raises `BusError`, `nats.errors.Error`.
     """

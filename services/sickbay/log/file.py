@@ -7,7 +7,8 @@
         ...
     reader.cut            # None, or what says that the file ends in the middle of something
 
-A reader streams: it holds one block of the file at a time. Who wants many lines at once takes `reader.columns()`.
+A reader streams: it holds one block of the file at a time. A caller that wants many lines at once uses
+`reader.columns()`.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ def _stdin() -> AbstractContextManager[io.BufferedReader]:
 
 
 class LogFile:
-    """Reads a log file line by line, once. Compression is told by the content, not by the name.
+    """Reads a log file line by line, once. The content tells the compression, not the name.
 
     Iterating raises `LogFileError` with the number of a line that is not one. A file that ends in the middle
     (a copy that broke off, an exporter that was killed) gives every whole line, and then `cut` says where it

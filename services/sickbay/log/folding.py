@@ -4,7 +4,7 @@
     replayed.fleet, replayed.derived, replayed.poison
 
 The same decoding, the same fold, the same treatment of poison and gaps as live (Rule 7). A `Folding` goes
-through a log once, stops at a `Bound`, and shows its state to whoever wants to look at it on the way.
+through a log once, stops at a `Bound`, and shows its state to callbacks on the way.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Folding:
             self.gaps += 1
 
     def finish(self) -> None:
-        """The log has nothing more: who still waits sees the state as it is."""
+        """The log has nothing more: callbacks that still wait get the state as it is."""
         while self._looks:
             self._looks.pop().see(self.fleet)
 

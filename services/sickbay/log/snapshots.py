@@ -69,7 +69,7 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     """Bytes before compression."""
     untold: bool = False
-    """Of a projector beside the running one: what it concluded up to here it told nobody."""
+    """Whether it is of a projector beside the running one, which published nothing of what it concluded up to here."""
     pinned: str = ""
     """Digest of the policy that counted in the place of the log's; empty: the log's own."""
 
@@ -154,9 +154,9 @@ async def newest_fit(
     """The newest state that can go on with this log, with the server's time of its last event; and why not the
     newest of all ("" if it is that one or there is none).
 
-    A snapshot before which derived events came that are gone from their stream does not fit, so that they are derived
-    again; nor does one that told nobody what it concluded. `told` None: nothing is told from here. Raises as
-    `JetStreamApi` and `list_snapshots` do.
+    A snapshot does not fit if derived events from before it are gone from their stream, or were not published: a state
+    built from the log derives them again. `told` None: this projector publishes none. Raises as `JetStreamApi` and
+    `list_snapshots` do.
     """
     first_why = ""
     for found in await list_snapshots(client, names):
@@ -164,7 +164,7 @@ async def newest_fit(
         if told is not None and found.info.mark > told.mark and not told.is_aged_out:
             why = "the derived events that came before it are gone"
         if told is not None and found.info.untold and found.info.seq > told.mark:
-            why = "what was concluded up to it was told by nobody"
+            why = "what was concluded up to it was not published"
         if not why:
             try:
                 return (await load(client, found, names), found.info.time_ns), first_why

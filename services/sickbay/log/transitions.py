@@ -1,4 +1,4 @@
-"""What the folds told: the derived events as their stream has them, read by direct get, newest last."""
+"""Reading the derived events from their stream, by direct get, newest last."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _told: Final = msgspec.json.Decoder(_Told).decode
 
 
 def _time_ms(payload: bytes) -> int | None:
-    """When it was told. None for what is nothing that a fold tells: whoever may write there may write anything."""
+    """Its log time. None if it is no derived event: a client with the right to publish there can write anything."""
     try:
         return _told(payload).time_ms
     except msgspec.DecodeError:
@@ -168,8 +168,8 @@ class End(NamedTuple):
 
     created_at   of the stream
     mark         the latest cause of its messages that the log still has; 0 if there is none of this log
-    told         what stands at its end: id and log time of each
-    floor        whatever has an earlier cause was told, though it may have left the stream
+    told         id and log time of each event at its end
+    floor        every event with an earlier cause was published, though it may have left the stream
     """
 
     created_at: str

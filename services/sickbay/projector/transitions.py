@@ -223,8 +223,8 @@ async def _from_the_end(api: JetStreamApi, at: StreamAt) -> AsyncIterator[Stored
 
 
 async def _has_cause(api: JetStreamApi, body: dict[str, Any]) -> bool:
-    """Whether the log still has the event that caused this. A log that lost its end gives its sequences again, to events
-    that came later."""
+    """Whether the log still has the event that caused this. A log that lost its end gives its sequences again, to
+    later events."""
     cause = await api.message_at(LOG, body["cause_seq"])
     return cause is not None and cause.time_ns // 1_000_000 <= body["time_ms"]
 

@@ -41,15 +41,15 @@ deliver it later, with a `queued_ms` that is no longer true."""
 TRY_MIN_S: Final = 0.25
 TRY_MAX_S: Final = 5.0
 REFUSALS_MAX: Final = 3
-"""An event that a server refused so often while it took others is given up."""
+"""An event is given up if the server refused it so often while it took others,"""
 SENDS_MAX: Final = 12
-"""As is one that was sent so often without an answer while others were answered."""
+"""or if it was sent so often without an answer while others were answered,"""
 FAILURES_MAX: Final = 5
-"""As is one that no stream took in so many spells, each of which ended with another event being taken."""
+"""or if no stream took it in so many outages, each of which ended with another event being taken."""
 TRY_AMONG: Final = 8
 TRIES_EACH: Final = 4
-"""While the log takes nothing, the oldest event is tried so often, then the next, round among `TRY_AMONG`, so
-that no single one is in the way of all."""
+"""While the log takes nothing, the oldest event is tried so often, then the next, in turn among the oldest
+`TRY_AMONG`, so that no single event blocks all others."""
 BATCH: Final = 250
 
 Say: TypeAlias = Callable[[int, str, str], None]
@@ -261,12 +261,12 @@ class InFlight:
             self._loop.call_soon(self.pump)
 
     def _failed(self, entry: QueuedEvent, reason: Blocked, why: str) -> None:
-        """The log takes nothing at present; this event will do as well as any when it does again."""
+        """The log takes nothing at present; the event stays and is sent again."""
         entry.failed = True
         self._block(reason, why)
 
     def _refused(self, entry: QueuedEvent, why: str) -> None:
-        """The server refuses this event: again a few times, then never, so that it does not stand in the way."""
+        """The server refuses this event: try it a few times more, then give it up, so that it does not block others."""
         entry.refusals += 1
         entry.due_s = time.monotonic() + min(2.0**entry.refusals, RESEND_MAX_S)
         if entry.refusals >= REFUSALS_MAX and self._others_taken_since(entry):
@@ -290,8 +290,8 @@ class InFlight:
         self._say(logging.WARNING, f"blocked {reason}", text)
 
     def _unblock(self, now: float, *, again: bool) -> None:
-        """Go on. `again`: send everything anew, else only what was answered with an error, and the rest if
-        its acknowledgement does not follow soon."""
+        """Go on. With `again` everything is sent anew; else only what was answered with an error, and the rest if no
+        acknowledgement follows soon."""
         if self.blocked:
             self._say(logging.INFO, "unblocked", f"outcomes are taken again after {self.blocked}")
         self.blocked, self.why = "", ""
@@ -299,7 +299,7 @@ class InFlight:
             entry.due_s = now if again or entry.failed else max(entry.due_s, now + TRY_MIN_S)
             entry.failures += entry.failed and not again
             if entry.failures >= FAILURES_MAX:
-                self._give_up(entry, f"no stream took it in {entry.failures} spells")
+                self._give_up(entry, f"no stream took it in {entry.failures} outages")
         assert self._loop is not None
         self._loop.call_soon(self._send_due)
         self._loop.call_soon(self.pump)

@@ -211,7 +211,7 @@ class QueuedEvent(msgspec.Struct, gc=False):
     refusals: int = 0
     """How often a server refused just this one."""
     failures: int = 0
-    """In how many spells it failed that ended with another event being taken."""
+    """In how many outages it failed that ended with another event being taken."""
 
 
 class Backlog:

@@ -11,9 +11,9 @@ CLOCK_WINDOW_S: Final = 60
 
 
 class LogClock:
-    """Log time as a gate reckons it: its own monotonic clock plus the largest offset of the last 60 s.
+    """Log time: the monotonic clock of this process plus the largest offset of the last 60 s, in ms since the epoch.
 
-    Before the first message it is the wall clock (`heard` is False then). Times in ms since the epoch.
+    Before the first message (`heard` is False) it is the wall clock.
     """
 
     def __init__(self, monotonic: Callable[[], float], wall: Callable[[], float]) -> None:
@@ -23,7 +23,7 @@ class LogClock:
         self._seconds: deque[tuple[int, float]] = deque()
 
     def hear(self, stamp_ms: int, at_s: float) -> None:
-        """A message stamped by the server at `stamp_ms` arrived at `at_s` of the monotonic clock."""
+        """Take the server's time `stamp_ms` of a message that arrived at `at_s` of the monotonic clock."""
         second, offset_ms = int(at_s), stamp_ms - at_s * 1000
         seconds = self._seconds
         if seconds and seconds[-1][0] == second:
@@ -36,7 +36,7 @@ class LogClock:
         self.heard = True
 
     def now_ms(self) -> int:
-        """Asked-at, in whole milliseconds."""
+        """Log time now, in whole milliseconds."""
         if self.heard:
             return int(self.offset_ms + self._monotonic() * 1000)
         return int(self._wall() * 1000)

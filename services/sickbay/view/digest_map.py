@@ -1,8 +1,8 @@
-"""The gate's view kept from what the bucket republishes: what stands under which key, and its digest.
+"""A map of the gate's view: which entry stands under which key, and the digest of all.
 
-The projector and every gate's mirror keep the same map by this one class, so that a checkpoint, which says
-number and digest of the entries as of a bucket revision, can be compared by anybody at that revision.
-No network and no clock in here: messages, pages and the caller's monotonic time come in as arguments.
+The projector and every router's mirror use this one class. A checkpoint has the number and digest of the entries as of
+a bucket revision, so each of them can compare its own map at that revision. No network and no clock in here: messages,
+pages and the caller's monotonic time come in as arguments.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Applied: TypeAlias = Literal["new", "known", "other_bucket"]
 
 
 class Change(NamedTuple):
-    """What one message of the bucket says: `value` is None for a marker, a delete or a purge."""
+    """One message of the bucket. `value` is None for a marker, a delete or a purge."""
 
     key: str
     """The scope key; `=.0` is the checkpoint, `=.1` the policy in force."""
     revision: int
     value: bytes | None
     hashed: int = 0
-    """`entry_hash` of it, where the caller has made it already; 0: made when it is applied."""
+    """`entry_hash` of it, if the caller has computed it already, else 0."""
 
 
 class Counted(NamedTuple):
@@ -51,9 +51,9 @@ def entry_hash(key: str, value: bytes) -> int:
 def read_change(item: Item, names: ViewNames = MAIN) -> Change | None:
     """Read a republished message, or one that a direct get answered; None if it is neither.
 
-    An empty payload is a marker of the broom or a delete: nothing stands there any more. Whoever asks for a message
-    names where the answer goes, so one under a view's subject counts only if it is no answer: it was stored under the
-    key that its subject names, says what stood there before, and not how many are to follow.
+    An empty payload is a marker of the server's TTL sweep, or a delete: nothing stands there any more. A direct get can
+    send its answer to any subject, so a message under a view's subject counts only if it is no such answer: it was
+    stored under the key in its subject, has the sequence before it, and no number of messages to follow.
     """
     subject, _, headers, payload = item
     sequence = header_value(headers, b"Nats-Sequence")
@@ -73,7 +73,7 @@ def read_change(item: Item, names: ViewNames = MAIN) -> Change | None:
             return None
     try:
         return Change(key.decode(), int(sequence), payload or None)
-    except ValueError:  # a subject that is no text, or a revision that is no number: not a projector's
+    except ValueError:  # the key is no text or the revision no number: no projector wrote it
         return None
 
 
@@ -98,8 +98,8 @@ class ViewMap:
 
     @property
     def settled(self) -> bool:
-        """False between a load and the moment when the feed has passed what the pages held: until then what
-        stands is right key by key, but it is not what stood at any one revision."""
+        """False from a load until the feed has passed the newest revision on its pages. Until then each key is right,
+        but the keys together are not those of any one revision."""
         return not self._floor
 
     @property
@@ -134,8 +134,8 @@ class ViewMap:
         if self._loading is not None:
             self._loading[change.key] = change
         if change.revision <= self.revision:
-            # Still behind what the pages held. They were read one after the other, so a change of a key on an
-            # early page can lie below the newest one of a late page.
+            # The feed is still behind the pages. They were read one after the other, so a change of a key on an early
+            # page can have a lower revision than the newest one on a late page.
             if change.revision <= self._floor.get(change.key, 0 if self._floor else self.revision):
                 known: Applied = "known"
             else:
@@ -208,6 +208,6 @@ class ViewMap:
     def _remember(self, now_s: float) -> None:
         history = self._history
         history.append((now_s, self.revision, self.entries, self._sum))
-        # The newest one older than the limit stays: it says what held at the beginning of the ten seconds.
+        # The newest one older than the limit stays: it is the state at the beginning of the ten seconds.
         while len(history) > 1 and history[1][0] < now_s - HISTORY_S:
             history.popleft()

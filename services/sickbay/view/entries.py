@@ -1,6 +1,6 @@
-"""What a gate knows of the cluster: who is held, under which policy, how old that is, and what time it is there.
+"""What a gate knows of the cluster: the entries, the policy in force, their age, and the log's time.
 
-Nothing in here asks anybody: messages come in from the mirror, which reads the bucket.
+No network in here: the mirror reads the bucket and puts in what it finds.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .digest_map import Change
 _log = logging.getLogger("sickbay.mirror")
 
 STALE_S: Final = 3.0
-"""An answer is called stale from this age on; a standby takes over within it."""
+"""An older answer is called stale; a standby takes over within this time."""
 SWEEP_S: Final = 5.0
-"""How often entries that say nothing any more are dropped by the own clock."""
+"""How often expired entries are dropped."""
 SAY_EVERY_S: Final = 60.0
 """What is not readable is said at most so often, of each sort."""
 VERSION: Final = 1
 
 Changed = Callable[[str, GateEntry | None, GateEntry | None], None]
-"""Called with scope key, what stood there and what stands there now."""
+"""Called with the scope key, the entry before and the entry now."""
 PolicyTaken = Callable[[Policy, int], None]
 """Called with the policy in force and its log sequence."""
 Passed = Callable[[int], None]
@@ -67,7 +67,7 @@ class View:
         self.fresh_at_s = monotonic()
         """Monotonic time of the last checkpoint that a live projector wrote; before the first, of the beginning."""
         self.counts: Counter[str] = Counter()
-        """What was not readable: `body`, `version`, `policy`."""
+        """How many entries were not readable: `body`, `version`, `policy`."""
         self.clock = LogClock(monotonic, wall)
         self._monotonic = monotonic
         self._changed: list[Changed] = []
@@ -78,12 +78,12 @@ class View:
         self._sweep_at_s = monotonic() + SWEEP_S
 
     def start(self) -> None:
-        """Begin to follow the cluster; a view that stands still has nobody to follow."""
+        """Begin to follow the cluster. This class follows nothing; `Mirror` does."""
 
     async def stop(self) -> None:
         """Stop following; what is known stays and grows old. Never raises."""
 
-    async def wait_loaded(self, timeout_s: float | None = None) -> bool:  # noqa: ARG002 - for those who follow
+    async def wait_loaded(self, timeout_s: float | None = None) -> bool:  # noqa: ARG002 - for `Mirror`
         """Wait until the bucket was read once; False if that took longer than `timeout_s` (None: no limit)."""
         return self.is_loaded
 
@@ -115,11 +115,11 @@ class View:
 
     @property
     def is_stale(self) -> bool:
-        """Whether what is known is too old, or was never heard, to be called the cluster's word."""
+        """Whether the entries are too old to decide by, or were never read."""
         return not self.is_heard or self.age_s() > STALE_S
 
     def put(self, key: str, entry: GateEntry | None) -> None:
-        """Set what stands under a scope key, and tell the listeners."""
+        """Set the entry of a scope key and call the listeners."""
         old = self.entries.get(key)
         if entry is None:
             self.entries.pop(key, None)
@@ -171,13 +171,13 @@ class View:
             return None
         before, self.checkpoint = self.checkpoint, checkpoint
         if before is not None and (before.log_created != checkpoint.log_created or checkpoint.seq < before.seq):
-            # Another log, or one whose tail is lost: its sequences will be given anew, and what was seen of the old
-            # ones must not pass for having seen the new.
+            # Another log, or one that lost its end. It gives its sequences again, and a call must not claim to have
+            # seen an event that only has the number of an old one.
             self.seq = 0
         self.seq = max(self.seq, checkpoint.seq)
         if checkpoint.live:
             age_s = 0.0 if fetched_ms is None else max(0.0, (self.now_ms() - fetched_ms) / 1000)
-            # The first one known says how old the view is; later a fetched one can only make it younger.
+            # The first checkpoint tells how old the view is. Later a fetched one can only make it younger.
             known_s = now_s - age_s if before is None else self.fresh_at_s
             self.fresh_at_s = max(known_s, now_s - age_s)
             self._call(self._passed, checkpoint.seq)
@@ -204,7 +204,7 @@ class View:
         self.is_heard = self.clock.heard
 
     def sweep(self) -> None:
-        """Drop what says nothing any more; does so every few seconds, however often it is called."""
+        """Drop expired entries, at most every `SWEEP_S` seconds, however often it is called."""
         now_s = self._monotonic()
         if now_s < self._sweep_at_s:
             return
@@ -226,7 +226,7 @@ class View:
 
 
 def _slim(entry: GateEntry) -> None:
-    """Let go of the words that are for people only and share those that repeat: half of an entry's memory."""
+    """Drop the texts that are for people only and share those that repeat, which saves half of an entry's memory."""
     force = msgspec.structs.force_setattr
     force(entry, "until", "")
     force(entry, "at", "")

@@ -1,8 +1,8 @@
-"""The gate's copy of the view: who may not be called now, kept from what the bucket republishes.
+"""A router's copy of the view: which targets may not be called now, kept from what the bucket republishes.
 
-Follows `sickbay.view.>` by plain subscription, compares number and digest at each checkpoint's revision, and
-pages through the bucket by direct get when they differ, when the feed is silent, or when it is another bucket.
-After a reconnect it reads the checkpoint and what changed since, and pages only if that does not fit.
+The mirror follows `sickbay.view.>` by plain subscription and compares number and digest at each checkpoint's revision.
+It pages through the bucket by direct get when they differ, when the feed is silent, or when it is another bucket. After
+a reconnect it reads the checkpoint and what changed since, and pages only if that does not fit.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .feed import SLICE, ViewFeed, change_of
 _log = logging.getLogger("sickbay.mirror")
 
 SILENCE_S: Final = 1.5
-"""Without a checkpoint for so long the feed is not believed any more; a live projector writes one a second."""
+"""Without a checkpoint for so long the mirror pages; a live projector writes one every 0.4 s."""
 CHECK_S: Final = 0.25
-"""How often the silence is looked at."""
+"""How often the mirror checks for silence."""
 RETRY_MIN_S: Final = 0.02
 RETRY_MAX_S: Final = 2.0
 PAGE_WAIT_MIN_S: Final = 0.25
 PAGE_WAIT_MAX_S: Final = 60.0
-"""Between one paging that did not help and the next: doubles up to this while no checkpoint fits."""
+"""Between two pagings after which no checkpoint fits; doubles from the one to the other."""
 
 
 class Mirror(View):
@@ -98,7 +98,7 @@ class Mirror(View):
     # The feed.
 
     def _on_connected(self, _client: Client, _fresh: bool) -> None:
-        # What was missed while away is asked for at once; the next checkpoint gets its time to come.
+        # What was missed is read at once; the next checkpoint gets its full time to come.
         self._checkpoint_at_s = self._monotonic()
         self._retry_s, self._retry_at_s, self._page_at_s = RETRY_MIN_S, 0.0, 0.0
         self._wake.set()
@@ -164,7 +164,7 @@ class Mirror(View):
                 _log.debug("the view could not be read: %s", error)
                 self._retry_at_s = self._monotonic() + self._retry_s
                 self._retry_s = min(RETRY_MAX_S, self._retry_s * 2)
-            except Exception:  # noqa: BLE001 - a fault in here must not leave the gate blind
+            except Exception:  # noqa: BLE001 - a fault in here must not end the mirror
                 _log.exception("the mirror failed and goes on")
                 self._retry_at_s = self._monotonic() + RETRY_MAX_S
 
@@ -212,15 +212,15 @@ class Mirror(View):
         now_s = self._monotonic()
         if (entry := loaded.checkpoint) is not None:
             if entry.revision > known_revision and now_s - self._checkpoint_at_s > SILENCE_S:
-                # A projector lives and the feed does not tell: subscribe again, and do not ask ever more rarely.
+                # A projector is alive and the feed brings nothing: subscribe again, and do not page ever more rarely.
                 self._is_deaf = True
                 wait_s = self._page_wait_s = SILENCE_S
             self._checkpoint(change_of(entry, self._feed.names), now_s, fetched_ms=entry.time_ns // 1_000_000)
-        # A fleet that lost its projector together must not ask together.
+        # Routers that lost the projector at the same moment must not all page at the same moment.
         self._page_at_s = now_s + wait_s * random.uniform(0.75, 1.25)
         for at in range(0, len(loaded.changes), SLICE):
             for change in loaded.changes[at : at + SLICE]:
-                # While others had their turn the feed may have brought something newer.
+                # The feed may have brought something newer while other tasks ran.
                 if self._feed.has(change.key, change.revision if change.value is not None else 0):
                     self.take(change)
             await asyncio.sleep(0)
