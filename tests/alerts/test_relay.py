@@ -29,7 +29,7 @@ from sickbay.bus.topology import HELD_PREFIX, TRANSITIONS, StreamLimits, ensure
 from sickbay.bus.view_names import MAIN
 from sickbay.control.acts import publish_outcome
 from sickbay_events import CallOutcome, Target
-from view_writer import until
+from waiting import patience, until
 
 
 @pytest.fixture(scope="module")
@@ -77,17 +77,17 @@ class Telling:
 
     def facts(self, name: str) -> dict[str, Any]:
         """What /healthz says of a receiver."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=patience(5)) as reply:
             found = json.loads(reply.read())["alerts"]
         return next(one for one in found if one["name"] == name)
 
     def metrics(self) -> list[str]:
         """What /metrics says, by lines."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=patience(5)) as reply:
             return reply.read().decode().splitlines()  # type: ignore[no-any-return]
 
     def until(self, name: str, **wanted: Any) -> dict[str, Any]:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + patience(20)
         while time.monotonic() < deadline:
             facts = self.facts(name)
             if all(facts[key] == value for key, value in wanted.items()):
@@ -98,7 +98,7 @@ class Telling:
     def end(self, number: signal.Signals = signal.SIGTERM) -> str:
         if self.process.poll() is None:
             self.process.send_signal(number)
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=patience(20))
         return self.log()
 
 
@@ -192,7 +192,7 @@ async def relaying(
 async def conclude(client: Client, name: str, provider: str) -> None:
     """Put a hold among the transitions, as a projector does."""
     fact = {"id": name, "type": "held", "provider": provider, "time_ms": 1_800_000_000_000, "rule": "breaker"}
-    await client.request(f"{HELD_PREFIX}x.{name}", json.dumps(fact).encode(), timeout=5)
+    await client.request(f"{HELD_PREFIX}x.{name}", json.dumps(fact).encode(), timeout=patience(5))
 
 
 async def test_a_receiver_that_fails_is_tried_again_until_it_takes_the_message(
@@ -214,7 +214,7 @@ async def test_a_receiver_that_fails_is_tried_again_until_it_takes_the_message(
         stream = client.jetstream()
         made = (await stream.consumer_info(TRANSITIONS, "sickbay-alerts-to-again")).created
         await stream.delete_consumer(TRANSITIONS, "sickbay-alerts-to-again")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             while True:
                 with contextlib.suppress(NotFoundError):
                     if (await stream.consumer_info(TRANSITIONS, "sickbay-alerts-to-again")).created != made:
@@ -269,7 +269,7 @@ async def test_what_a_receiver_refuses_is_told_by_the_next_writer_alone(
         writer, hook.always = 2, 200
         began_s = time.monotonic()
         await until(lambda: second.delivered == 1)
-        assert time.monotonic() - began_s < ACK_WAIT_S - 1, "handed back, not waited for"
+        assert time.monotonic() - began_s < patience(ACK_WAIT_S - 1), "handed back, not waited for"
         facts = first.facts()
         assert facts["ok"] and facts["waiting"] == 0 and not first.delivered
         while not hook.got.empty():
@@ -316,5 +316,5 @@ async def test_a_stop_in_order_hands_back_what_is_not_told(
     first.end()
     began = time.monotonic()
     second = telling("[alerts]\nwindow_s = 0\n" + more)
-    assert hook.taken().data["host"] == "handed.example" and time.monotonic() - began < 20
+    assert hook.taken().data["host"] == "handed.example" and time.monotonic() - began < patience(20)
     second.end()

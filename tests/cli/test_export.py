@@ -28,6 +28,7 @@ from sickbay.replay.story import trace
 from sickbay.service.app import Services
 from sickbay_events import CallOutcome, Kind, Scope, Target, TargetHeld
 from sickbay_events.codec import outcome_subject
+from waiting import patience
 
 KINDS: tuple[Kind, ...] = ("ok", "ok", "model_unavailable", "server_error", "bad_request", "rate_limited")
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
@@ -63,9 +64,9 @@ async def history(client: Client, seed: int, count: int) -> None:
 
 async def settled(client: Client, services: Services) -> int:
     """Wait until all that is stored is in the log and folded; the last sequence."""
-    api = JetStreamApi(client, timeout_s=5)
+    api = JetStreamApi(client, timeout_s=patience(5))
     assert services.projector is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         while True:
             info = await api.request(f"STREAM.INFO.{LOG}", {"subjects_filter": "sickbay.override.>"})
             copied = sum((info["state"].get("subjects") or {}).values())
@@ -105,10 +106,12 @@ async def test_events_deleted_by_hand_are_gaps_in_both(
     await history(nats_client, 7, 40)
     last = await settled(nats_client, services)
     for seq in (5, 6, 20):
-        await nats_client.request(f"$JS.API.STREAM.MSG.DELETE.{LOG}", json.dumps({"seq": seq}).encode(), timeout=5)
+        await nats_client.request(
+            f"$JS.API.STREAM.MSG.DELETE.{LOG}", json.dumps({"seq": seq}).encode(), timeout=patience(5)
+        )
     await services.stop()
     # Its snapshot knows the events that are gone: only a fold from the log's beginning meets the gaps.
-    await nats_client.request("$JS.API.STREAM.PURGE.OBJ_sickbay_snapshots", b"", timeout=5)
+    await nats_client.request("$JS.API.STREAM.PURGE.OBJ_sickbay_snapshots", b"", timeout=patience(5))
     fresh = Services(Settings(nats=nats_server.url, replica="other"))
     await fresh.start()
     await fresh.ready()
@@ -146,7 +149,7 @@ async def test_a_log_that_has_lost_its_head_is_exported_with_what_a_rebuild_need
     last = await settled(nats_client, services)
     whole = await export_log(nats_client, tmp_path / "whole.jsonl")
     assert (whole["trimmed"], whole["control"]) == (0, 0)
-    await JetStreamApi(nats_client, timeout_s=5).request(f"STREAM.PURGE.{LOG}", {"seq": 10})
+    await JetStreamApi(nats_client, timeout_s=patience(5)).request(f"STREAM.PURGE.{LOG}", {"seq": 10})
 
     file = tmp_path / "log.jsonl"
     found = await export_log(nats_client, file)

@@ -21,6 +21,7 @@ from cli_runs import CLEAN, NATS_CLI, needs_nats_cli
 from paths import ROOT
 from secured_nats import SecuredNats
 from sickbay.nats_config.write import MONITOR_APART
+from waiting import patience
 
 RUNBOOK = ROOT / "docs" / "runbook.md"
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -154,7 +155,7 @@ class Fleet:
     def close(self) -> None:
         for process in self.served:
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=20)
+            process.communicate(timeout=patience(20))
         self.old.stop()
         self.new.stop()
 
@@ -192,7 +193,7 @@ def is_subscribed(fleet: Fleet, command: str) -> bool:
     """Whether the server has the subscription that a live command makes."""
     subject = re.findall(r"'([^']*)'", command)[0]
     url = f"http://127.0.0.1:{fleet.old.plan.port + MONITOR_APART}/connz?subs=1"
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=patience(5)) as answer:
         found = json.load(answer)["connections"]
     return any(subject in one.get("subscriptions_list", ()) for one in found)
 

@@ -38,6 +38,7 @@ from sickbay.doctor.streams import hours_held
 from sickbay.log.snapshots import SnapshotInfo, store
 from sickbay_events import CallOutcome, Target
 from sickbay_projections import FOLD_VERSION
+from waiting import patience
 
 Findings = dict[str, dict[str, Any]]
 
@@ -68,7 +69,7 @@ needs_network = pytest.mark.skipif(OWN.startswith("127."), reason="this machine 
 async def edit(nats: NatsServer, stream: str, **fields: Any) -> None:
     """Change a stream as `nats stream edit` does."""
     client = await connect_client(nats.url)
-    api = JetStreamApi(client, timeout_s=5)
+    api = JetStreamApi(client, timeout_s=patience(5))
     config = (await api.request(f"STREAM.INFO.{stream}"))["config"]
     await api.request(f"STREAM.UPDATE.{stream}", {**config, **fields})
     await client.close()
@@ -124,11 +125,11 @@ class Ill:
         return (self.folder / "log").read_text()
 
     def health(self) -> Any:
-        with urllib.request.urlopen(f"http://{OWN}:{self.port}/healthz", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://{OWN}:{self.port}/healthz", timeout=patience(5)) as reply:
             return json.loads(reply.read())
 
     def until(self, holds: Callable[[Any], bool]) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + patience(20)
         while not holds(found := self.health()):
             assert time.monotonic() < deadline, found
             time.sleep(0.05)
@@ -150,7 +151,7 @@ class Ill:
 
     def end(self) -> None:
         self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=patience(20))
         self.nats.stop()
 
 
@@ -235,7 +236,7 @@ async def test_a_router_s_credential_is_tried_for_what_it_must_not_do_without_ef
     nothing was written by trying."""
     client = await connect_client(secured.options("operator"))
     await ensure(client)
-    api = JetStreamApi(client, timeout_s=5)
+    api = JetStreamApi(client, timeout_s=patience(5))
     streams = (*(stream for stream in (LOG, CONTROL, TRANSITIONS, MAIN.stream)),)
     before = [(await api.request(f"STREAM.INFO.{stream}"))["state"]["last_seq"] for stream in streams]
     found = {}
@@ -298,7 +299,7 @@ def test_a_server_on_the_network_without_tls_or_credentials_is_a_door(tmp_path: 
         assert "credentials" not in examined("--nats", f"nats://127.0.0.1:{port}")
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(patience(10))
 
 
 async def test_a_clock_that_is_off_is_said(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,4 +387,4 @@ def test_serve_refuses_a_file_that_is_not_there_before_it_does_anything(setting:
     environment = {f"SICKBAY_{setting}": "/no/such/file", "SICKBAY_HTTP": "off"}
     done = sickbay("serve", "--nats", "nats://127.0.0.1:1", environment=environment)
     assert done.returncode == 2 and f"SICKBAY_{setting}" in done.stderr and "/no/such/file" in done.stderr
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < patience(10)

@@ -19,6 +19,7 @@ from sickbay_events.classify.provider_rules import PROVIDER_RULES
 from sickbay_events.classify.rules import ERRORS
 from sickbay_events.kinds import KINDS
 from sickbay_events.verdict import Verdict
+from waiting import patience
 
 SCOPES = {"host", "credential", "model", "none"}
 
@@ -458,7 +459,7 @@ def test_a_body_of_10_mb_is_read_at_its_ends_only() -> None:
     body = b'{"choices":[{"message":{"content":"' + long_text.encode() + b'"},"finish_reason":"stop"}]}'
     begun = time.perf_counter()
     verdict = classify(status=200, headers={}, body=body, requested_model="m")
-    assert time.perf_counter() - begun < 0.05
+    assert time.perf_counter() - begun < patience(0.05)
     assert verdict.kind == "ok"
     stream = b"".join(b'data: {"choices":[{"delta":{"content":"%d "}}]}\n\n' % number for number in range(200_000))
     assert (

@@ -15,6 +15,7 @@ from sickbay.service.leases import Leases, _subject
 from sickbay_projections import fold
 from sickbay_projections.rules import holds, witnesses
 from sim.history import run
+from waiting import patience
 
 SEEDS = 60
 
@@ -38,7 +39,7 @@ def _without(*dropped: str) -> Callable[[Any], Any]:
         async def put(self: Leases, name: Any, data: bytes, ttl: str, expected: int, more: Any = None) -> int:
             headers = {"Nats-Expected-Last-Subject-Sequence": str(expected), "Nats-TTL": ttl, **(more or {})}
             kept = {key: value for key, value in headers.items() if key not in dropped}
-            reply = await self._client.request(_subject(name), data, timeout=2.0, headers=kept)
+            reply = await self._client.request(_subject(name), data, timeout=patience(2.0), headers=kept)
             return int(json.loads(reply.data).get("seq", 0))
 
         return put

@@ -15,7 +15,6 @@ from nats.aio.client import Client
 
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
-from projector_processes import until
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG
 from sickbay.prober.checks import SUSPICIOUS, UNPROVEN, probe_client, run_check
@@ -25,6 +24,7 @@ from sickbay_events import CallOutcome, Override, Policy, ProbeResult, Target
 from sickbay_events.lease_wire import LeaseName, TrialAsk
 from sickbay_projections import Fleet, Recorded
 from upstream import OPENAI, USAGE, Upstream
+from waiting import patience, until
 
 MODEL: Final = "z-ai/glm-5.3"
 NOT_FOUND: Final[dict[str, Any]] = {
@@ -263,7 +263,7 @@ def test_which_leases_a_probe_needs() -> None:
 
 async def probes_in(client: Client) -> list[dict[str, Any]]:
     """The probe results that the log has, oldest first."""
-    api, seq, found = JetStreamApi(client, timeout_s=5), 1, []
+    api, seq, found = JetStreamApi(client, timeout_s=patience(5)), 1, []
     while (message := await api.message_at(LOG, seq, or_next=True, subject="sickbay.probe.>")) is not None:
         found.append({"seq": message.seq, **json.loads(message.payload)})
         seq = message.seq + 1
@@ -340,7 +340,7 @@ async def test_a_probe_of_a_held_target_is_its_trial(
     await until(on_probation, "the hold's end")
     lease = LeaseName(TARGET.key, "quarantine", began_seq)
     ask = TrialAsk(replica="r9", provider=TARGET.provider, model=MODEL, leases=[lease], token="other", limit_ms=1_000)
-    granted = await nats_client.request("sickbay.v1.trial", msgspec.json.encode(ask), timeout=5)
+    granted = await nats_client.request("sickbay.v1.trial", msgspec.json.encode(ask), timeout=patience(5))
     assert json.loads(granted.data)["granted"]
     text = await run("probe", "openrouter.ai", MODEL, "--file", file, "--nats", url, code=1)
     assert "another one's" in text and upstream.ready == 0

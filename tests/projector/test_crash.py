@@ -11,8 +11,9 @@ import pytest
 from nats.aio.client import Client
 
 from nats_servers import NatsServer
-from projector_processes import Process, assert_converged, under_load, until
+from projector_processes import Process, assert_converged, under_load
 from sickbay.bus.topology import ensure
+from waiting import patience, until
 
 Spawn = Callable[..., Process]
 
@@ -123,7 +124,7 @@ async def test_a_standby_whose_state_differs_reloads_and_takes_over_only_then(
     await first.until(nats_client, "has the policy of the log", policy_seq=1, live=True)
     second = spawn("b", MARK_EVERY=64, SNAPSHOT_EVENTS=50)
     await second.until(nats_client, "stands by", phase="standby")
-    await nats_client.request("test.spoil.b", timeout=2)
+    await nats_client.request("test.spoil.b", timeout=patience(2))
     async with under_load(nats_client, 17):
         health = await second.until(nats_client, "reports that it differs", rebuilds=lambda count: count >= 1)
         assert "differs from the writer's" in health["last_rebuild"]

@@ -36,6 +36,7 @@ from sickbay_projections.replay.counterfactual import World
 from sickbay_projections.replay.estimate import Nearby, Unanswered, share
 from sickbay_projections.replay.traffic import BUCKETS_MAX, Traffic
 from sickbay_projections.testing import START_MS, Log
+from waiting import patience
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 
@@ -476,7 +477,7 @@ async def test_a_live_log_without_its_head_is_compared_under_the_policy_that_was
     try:
         policy = Policy.from_data({"rejections": {"threshold": 4}})
         await publish(nats_client, POLICY_SUBJECT, encode(PolicyChanged(policy=policy.to_data())), "policy")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             while not (await log_now(nats_client)).last_seq:  # its copy comes by itself
                 await asyncio.sleep(0.02)
         for n in range(9):

@@ -24,6 +24,7 @@ from sickbay.replay.past import OutOfReach, find_base, log_now, state_at
 from sickbay_events import CallOutcome, CallsRefused, Target, encode, outcome_subject, rfc3339
 from sickbay_events.outcome import Skipped
 from sickbay_projections import Fleet
+from waiting import patience
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ async def test_a_time_is_answered_by_the_events_up_to_it(nats_server: NatsServer
         times = [
             there.time_ns // 1_000_000
             for seq in (1, 2, 3)
-            if (there := await JetStreamApi(nats_client, timeout_s=5).message_at(LOG, seq)) is not None
+            if (there := await JetStreamApi(nats_client, timeout_s=patience(5)).message_at(LOG, seq)) is not None
         ]
         one = await explained(nats_server.url, target.provider, target.model, "--at", rfc3339(times[0]))
         assert one["state"]["decision"]["allowed"] and [step["seq"] for step in one["events"]] == [1]
@@ -95,7 +96,7 @@ async def test_why_one_replica_skips_it_and_another_does_not(nats_server: NatsSe
             await publish_outcome(nats_client, target, CallOutcome(kind="ok", status=200), replica="router-1")
             await publish_outcome(nats_client, target, CallOutcome(kind="network"), replica="router-2")
         refused = encode(CallsRefused(count=12, rule="breaker"))
-        await nats_client.request(outcome_subject("router-2", target), refused, timeout=5)
+        await nats_client.request(outcome_subject("router-2", target), refused, timeout=patience(5))
         skip = Skipped(provider="host-1", model="busy", reason="breaker_open")
         await publish_outcome(nats_client, other, CallOutcome(kind="ok", skipped=[skip]), replica="router-2")
         await settled(nats_client, running)

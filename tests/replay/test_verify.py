@@ -19,6 +19,7 @@ from sickbay.projector import loop
 from sickbay.projector import maintenance as keeper
 from sickbay.replay.verify import CannotVerify, Verified, verify
 from sickbay_events import CallOutcome, Target
+from waiting import patience
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ async def test_all_that_is_written_follows_from_the_log(nats_server: NatsServer,
 
 async def running_documents(client: Client) -> None:
     """Wait until a document of a target stands."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while True:
             info = await api(client, f"STREAM.INFO.{GATE_STREAM}", {"subjects_filter": f"{TARGET_PREFIX}>"})
             if info["state"].get("subjects"):

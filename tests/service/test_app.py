@@ -28,6 +28,7 @@ from sickbay_events import CallOutcome, Target
 from sickbay_events.codec import encode_derived
 from sickbay_events.derived import DerivedEvent, HealthChanged, Released, TargetHeld, WarningRaised
 from sickbay_events.names import Scope
+from waiting import patience
 
 FASTSTREAM = [sys.executable, "-m", "faststream"]
 SCOPE = Scope("openrouter.ai", "", "z-ai/glm-5.3")
@@ -117,7 +118,7 @@ def test_faststream_runs_it(nats_server: NatsServer) -> None:
         deadline, status = time.monotonic() + 30, 0
         while status != 200 and time.monotonic() < deadline and process.poll() is None:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as reply:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=patience(5)) as reply:
                     status, facts = reply.status, json.loads(reply.read())
             except (urllib.error.URLError, ConnectionError):
                 time.sleep(0.05)
@@ -131,7 +132,7 @@ def test_faststream_runs_it(nats_server: NatsServer) -> None:
         assert found["scopes"][0]["holds"][0]["began_seq"] == 2
     finally:
         process.send_signal(signal.SIGTERM)
-        said = process.communicate(timeout=20)[0]
+        said = process.communicate(timeout=patience(20))[0]
     # uvicorn raises the signal anew once all has ended in order.
     assert process.returncode in (0, -signal.SIGTERM, 128 + signal.SIGTERM), said
     assert "Traceback" not in said
@@ -217,7 +218,7 @@ async def test_an_alert_whose_handler_fails_comes_again(
         for replica in ("r1", "r2"):
             outcome = CallOutcome(kind="model_unavailable")
             await publish_outcome(client, Target("h", "m"), outcome, replica=replica)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             while len(heard) < 2:
                 await asyncio.sleep(0.01)
         await client.close()

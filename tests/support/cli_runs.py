@@ -16,6 +16,7 @@ import pytest
 
 from paths import ROOT
 from sickbay.cli import main
+from waiting import patience
 
 # pytest-xdist gives its workers a COLUMNS of 80, which no pipe has.
 CLEAN = {key: value for key, value in os.environ.items() if not key.startswith(("SICKBAY_", "COLUMNS"))}
@@ -99,7 +100,7 @@ class Serve:
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            errors = self.process.communicate(timeout=END_S)[1]
+            errors = self.process.communicate(timeout=patience(END_S))[1]
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

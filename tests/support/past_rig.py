@@ -19,6 +19,7 @@ from sickbay.service.app import Services
 from sickbay_events import CallOutcome, Kind, Target
 from sickbay_events.codec import outcome_subject
 from sickbay_projections import Fleet
+from waiting import patience
 
 KINDS: tuple[Kind, ...] = ("ok", "ok", "model_unavailable", "server_error", "bad_request", "rate_limited")
 TARGETS = [Target(f"host-{n % 2}", f"model.{n}") for n in range(4)]
@@ -60,9 +61,9 @@ async def history(client: Client, seed: int, count: int) -> None:
 
 async def settled(client: Client, running: Services) -> int:
     """Wait until all that is stored is in the log, folded and written; the last sequence."""
-    api, projector = JetStreamApi(client, timeout_s=5), running.projector
+    api, projector = JetStreamApi(client, timeout_s=patience(5)), running.projector
     assert projector is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         while True:
             info = await api.request(f"STREAM.INFO.{LOG}", {"subjects_filter": ">"})
             counts = (info["state"].get("subjects") or {}).items()
@@ -84,7 +85,7 @@ def fleet_of(running: Services) -> Fleet:
 
 async def api(client: Client, name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """One request to JetStream that must succeed."""
-    reply = await client.request(f"$JS.API.{name}", json.dumps(body or {}).encode(), timeout=5)
+    reply = await client.request(f"$JS.API.{name}", json.dumps(body or {}).encode(), timeout=patience(5))
     answer: dict[str, Any] = json.loads(reply.data)
     assert "error" not in answer, answer
     return answer
@@ -92,7 +93,7 @@ async def api(client: Client, name: str, body: dict[str, Any] | None = None) -> 
 
 async def stored(client: Client, count: int) -> None:
     """Wait until so many snapshots stand in the store."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while True:
             info = await api(client, f"STREAM.INFO.{SNAPSHOTS_STREAM}", {"subjects_filter": "$O.sickbay_snapshots.M.>"})
             if len(info["state"].get("subjects") or {}) >= count:

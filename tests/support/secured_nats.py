@@ -23,6 +23,7 @@ from sickbay.bus.connect import NatsOptions, PermissionDenied, connect_client
 from sickbay.config import Settings
 from sickbay.nats_config.write import MONITOR_APART, ROUTES_APART, Made, Plan, write
 from sickbay.service.app import Services
+from waiting import patience
 
 START_S = 20.0
 
@@ -78,7 +79,7 @@ class SecuredNats:
             )
             for path in self.made.servers
         ]
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + patience(START_S)
         for number in range(self.plan.cluster):
             while time.monotonic() < deadline:
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.plan.port + number), 1):
@@ -98,7 +99,7 @@ class SecuredNats:
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         for process in self.processes:
-            process.wait(15)
+            process.wait(patience(15))
         self.processes = []
 
     def reload(self) -> None:
@@ -161,7 +162,7 @@ class As:
             await self.client.publish(subject, b"{}")
         else:
             await self.client.subscribe(subject)
-        deadline = time.monotonic() + AT_ONCE_S
+        deadline = time.monotonic() + patience(AT_ONCE_S)
         while time.monotonic() < deadline:
             if any(error.subject == subject for error in self.denied):
                 return True
