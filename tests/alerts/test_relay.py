@@ -133,11 +133,12 @@ def webhook(name: str, receiver: Receiver, more: str = "") -> str:
     )
 
 
-async def test_a_host_with_many_holds_is_one_message_to_each_receiver_and_one_that_hangs_keeps_none_waiting(
+async def test_many_holds_of_a_host_are_one_message_to_each_receiver(
     nats: NatsServer, telling: Callable[..., Telling], receivers: Callable[[], Receiver]
 ) -> None:
-    """Thirty models of one host are one message; a chat room gets its text while another receiver never answers; the
-    fold goes on; a receiver that fails is said by log and health, and no secret is."""
+    """A receiver that hangs keeps no other waiting. Thirty models of one host are one message; a chat room gets its
+    text while another receiver never answers; the fold goes on; a receiver that fails is said by log and health, and no
+    secret is."""
     hook, room, dead = receivers(), receivers(), receivers()
     dead.always = HANG
     mine = 'providers = ["many.example"]\n'

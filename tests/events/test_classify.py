@@ -222,7 +222,8 @@ def test_a_strangers_401_403_404_says_nothing(provider: str, status: int) -> Non
         assert (verdict.kind, verdict.scope, verdict.signature) == ("unknown", "none", "foreign_shape"), body
 
 
-def test_a_page_that_wants_a_browser_or_a_proxys_login_is_about_neither_key_nor_model() -> None:
+def test_a_page_for_browsers_or_a_proxys_login_tells_nothing_of_the_model() -> None:
+    """Nor does it tell anything of the key."""
     page = "<html><title>Just a moment...</title></html>"
     for status, headers in ((403, {"CF-Mitigated": "challenge"}), (407, {}), (511, {})):
         verdict = error(status, page, headers=headers)

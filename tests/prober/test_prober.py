@@ -93,10 +93,11 @@ async def test_an_answer_that_no_upstream_can_have_given_so_fast_is_flagged(upst
     assert (await checked(probe_of(upstream.url))).level == "readiness"
 
 
-async def test_a_silent_upstream_is_a_timeout_within_the_limit_and_a_closed_port_is_not_live(
+async def test_a_silent_upstream_is_a_timeout_and_a_closed_port_is_not_live(
     upstream: Upstream,
 ) -> None:
-    """The limit is kept to; nobody at the port is the network's fault, in both levels."""
+    """The limit is kept to; nobody at the port is the network's fault, in both
+    levels."""
     upstream.after_s = 30.0
     found = await checked(probe_of(upstream.url, limit_s=0.2))
     assert (found.ok, found.kind) == (False, "timeout") and 200 <= found.took_ms < 1000
@@ -108,10 +109,10 @@ async def test_a_silent_upstream_is_a_timeout_within_the_limit_and_a_closed_port
             assert (found.level, found.ok, found.kind) == (level, False, "network")
 
 
-async def test_liveness_asks_the_origin_without_a_key_and_takes_any_answer_but_an_error_of_its_own(
+async def test_liveness_asks_the_origin_without_a_key_and_takes_any_answer(
     upstream: Upstream,
 ) -> None:
-    """A 404 of the base URL is an origin that answers; a 503 is not."""
+    """Any answer but an error of its own: a 404 of the base URL is an origin that answers, a 503 is not."""
     probe = probe_of(upstream.url, level="liveness", headers={"X-Team": "a"})
     for status, ok in ((200, True), (404, True), (401, True), (503, False)):
         upstream.status = status

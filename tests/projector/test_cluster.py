@@ -64,10 +64,9 @@ async def test_doctor_warns_of_a_log_that_lies_on_one_server_of_a_cluster(nats_c
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("stream", [LOG, GATE_STREAM])
-async def test_the_leader_of_the_log_or_of_the_bucket_is_killed_under_load_and_the_state_is_exact(
-    nats_cluster: NatsCluster, stream: str
-) -> None:
-    """SIGKILL of a leader: a writer and its standby agree afterwards with a fresh replay, and nothing is told twice."""
+async def test_after_a_leader_is_killed_under_load_the_state_is_exact(nats_cluster: NatsCluster, stream: str) -> None:
+    """SIGKILL of the leader of the log or of the bucket: a writer and its standby agree
+    afterwards with a fresh replay, and nothing is told twice."""
     client = await connect_client(nats_cluster.url)
     try:
         await ensure(client, StreamLimits(replicas=3))

@@ -81,9 +81,10 @@ async def ids_told(client: Client) -> list[str]:
     return [str(one["id"]) for one in await told(client) if "id" in one]
 
 
-async def test_what_was_refused_because_others_wrote_is_told_although_what_came_after_it_stands(link: Link) -> None:
-    """Four messages put in by hand while more are under way: the first four are refused, and the fifth happens to name
-    the stream's last sequence. None is lost, none stands twice, and those left out keep their order."""
+async def test_what_was_refused_because_others_wrote_is_told_later(link: Link) -> None:
+    """Although what came after it stands already. Four messages put in by hand while more are under way: the first four
+    are refused, and the fifth happens to name the stream's last sequence. None is lost, none stands twice, and those
+    left out keep their order."""
     client = await link.wait_connected(patience(5))
     created, events = await rejected(client)
     assert IN_FLIGHT_MAX > len(events) > 2 * BY_HAND

@@ -98,8 +98,9 @@ def test_a_week_without_sickbay_says_what_sickbay_would_have_spared_and_cost() -
     assert [sum(counts) for counts in zip(*[t[1:] for t in row.traffic], strict=True)] == [40, 60, 0]
 
 
-def test_the_trial_that_a_policy_would_have_wanted_is_made_by_the_call_that_came_then() -> None:
-    """A model that had just answered gets one early trial (Rule 4.1): that dead call is made, not spared."""
+def test_the_trial_that_a_policy_wants_is_made_by_the_next_call() -> None:
+    """The call that came then in the log. A model that had just answered gets one early trial (Rule 4.1): that dead
+    call is made, not spared."""
     result = compared(World("default", Policy()), World("none", None), dead_model(good_before=True))
     assert (result.parts[0].calls.dead, result.parts[0].calls.good) == (57, 2)
 
@@ -131,7 +132,8 @@ def test_a_call_that_began_before_the_hold_is_not_refused() -> None:
     assert (result.parts[0].calls.dead, result.parts[0].calls.unsure) == (1, 1)
 
 
-def test_a_call_that_knew_of_the_hold_is_refused_and_a_recorded_lease_or_a_forced_call_is_not() -> None:
+def test_a_call_that_knew_of_the_hold_is_refused_a_lease_or_force_is_not() -> None:
+    """A recorded lease or a forced call is let pass."""
     log = Log(TARGET)
     recorded = [log.outcome("model_unavailable", at_s=n, took_ms=10, replica=f"r{n}") for n in range(2)]
     recorded += [

@@ -68,9 +68,10 @@ def stored_by_boot(server: NatsServer) -> dict[str, list[int]]:
     return {boot: sorted(numbers) for boot, numbers in found.items()}
 
 
-def test_a_forked_child_reports_under_its_own_boot_and_the_parent_s_connection_goes_on(
+def test_a_forked_child_reports_under_its_own_boot(
     nats_server: NatsServer,
 ) -> None:
+    """The parent's connection goes on."""
     said = run_script(
         nats_server,
         """
@@ -235,9 +236,10 @@ def test_children_forked_while_other_threads_record_are_never_stuck(nats_server:
     assert sorted(map(len, boots.values()))[:15] == [1] * 15 and len(boots) == 16
 
 
-def test_the_asyncio_connection_tells_a_forked_child_what_to_do_and_leaves_the_parent_s_alone(
+def test_the_asyncio_connection_tells_a_forked_child_what_to_do(
     nats_server: NatsServer,
 ) -> None:
+    """The parent's own connection is left alone."""
     said = run_script(
         nats_server,
         """

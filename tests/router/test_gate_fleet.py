@@ -234,7 +234,7 @@ def test_it_runs_under_uvloop(nats_server: NatsServer) -> None:
     assert uvloop.run(main()) == "quarantined"
 
 
-def test_without_a_url_the_environment_then_the_machines_own_server_then_the_default_is_taken(
+def test_without_a_url_the_environment_or_the_machines_server_is_taken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """`$SICKBAY_NATS` wins over the address file of `sickbay serve`, and that over nats://127.0.0.1:4222."""

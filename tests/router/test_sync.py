@@ -83,7 +83,8 @@ def test_what_a_thread_saw_itself_holds_at_once_and_entering_an_attempt_raises_h
         assert caught.value.decision.source == "local" and caught.value.decision.reason == "quarantined"
 
 
-def test_without_a_server_decisions_are_at_once_and_say_stale_and_close_keeps_its_limit() -> None:
+def test_without_a_server_decisions_say_stale_and_close_keeps_its_limit() -> None:
+    """Decisions are made at once."""
     began = time.monotonic()
     sb = sickbay.sync.connect(f"nats://127.0.0.1:{free_port()}", replica="r1")
     decision = sb.decide(TARGET)
@@ -131,7 +132,8 @@ def test_a_script_that_ends_without_close_hands_over_what_it_recorded(
     assert sorted(message.n for message in asyncio.run(read_log(nats_server.url))) == list(range(1, 301))
 
 
-def test_a_script_without_a_server_ends_within_the_limit_and_its_log_says_what_is_left() -> None:
+def test_a_script_without_a_server_ends_and_its_log_says_what_is_left() -> None:
+    """It ends within the limit that it was given."""
     done = run_script(
         """
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")

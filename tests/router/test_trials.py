@@ -267,7 +267,7 @@ async def test_the_first_content_of_a_degraded_holds_trial_proves_nothing(nats_s
     assert isinstance(outcome, CallOutcome) and outcome.trial == [Lease("degraded", 1)]
 
 
-async def test_with_a_breaker_and_a_degraded_hold_the_first_content_frees_the_breaker_alone() -> None:
+async def test_under_two_holds_the_first_content_frees_the_breaker_alone() -> None:
     """Leases of both are taken together; the first content names the breaker's, the end both."""
     sb = sickbay.testing.standalone()
     sb.hold(TARGET.provider, for_s=1, rule="breaker")

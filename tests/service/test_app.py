@@ -154,11 +154,9 @@ async def test_the_application_begins_and_ends_in_process(nats_server: NatsServe
     assert [task for task in asyncio.all_tasks() if task.get_name().startswith("sickbay")] == []
 
 
-async def test_a_policy_file_seeds_the_log_that_its_services_make_whatever_reaches_it_first(
-    nats_server: NatsServer, tmp_path: Path
-) -> None:
-    """A router that has waited for the log stores its outcomes the moment it is there: the file's policy is the first
-    one all the same. A log that stood before keeps to its own."""
+async def test_a_policy_file_seeds_the_log_that_its_services_make(nats_server: NatsServer, tmp_path: Path) -> None:
+    """Whatever event reaches the log first. A router that has waited for the log stores its outcomes the moment it is
+    there: the file's policy is the first one all the same. A log that stood before keeps to its own."""
     policy = tmp_path / "policy.toml"
     policy.write_text("[rejections]\nthreshold = 7\n")
     client = await connect_client(nats_server.url)
