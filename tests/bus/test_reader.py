@@ -565,7 +565,6 @@ async def test_a_source_without_connection_is_waited_for_and_said(nats_client: C
     await reading.stop()
 
 
-@pytest.mark.timeout(120)
 async def test_in_a_cluster_the_death_of_the_stream_leader_loses_nothing(nats_cluster: NatsCluster) -> None:
     link = Link(NatsOptions.from_url(nats_cluster.url))
     link.start()

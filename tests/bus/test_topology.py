@@ -14,7 +14,7 @@ from nats_servers import NatsCluster, NatsServer
 from sickbay.bus import topology
 from sickbay.bus.connect import connect_client
 from sickbay.bus.topology import NoJetStream, StreamDifference, StreamLimits, TopologyError, check_streams, ensure
-from waiting import patience
+from waiting import patience, until
 
 NAMES = (
     "SICKBAY_CONTROL",
@@ -102,9 +102,11 @@ async def test_the_log_takes_events_and_sources_the_control_stream(nats_client: 
     again = await jetstream.publish("sickbay.outcome.r1.openrouter=2Eai.=.m", b"{}", headers={"Nats-Msg-Id": "a-1"})
     assert (outcome.stream, outcome.seq, again.duplicate) == ("SICKBAY_LOG", 1, True)
     assert (await jetstream.publish("sickbay.override.openrouter=2Eai", b"{}")).stream == "SICKBAY_CONTROL"
-    async with asyncio.timeout(patience(5)):
-        while (await api(nats_client, "STREAM.INFO.SICKBAY_LOG"))["state"]["last_seq"] < 2:
-            await asyncio.sleep(0.01)
+
+    async def is_copied() -> bool:
+        return bool((await api(nats_client, "STREAM.INFO.SICKBAY_LOG"))["state"]["last_seq"] == 2)
+
+    await until(is_copied, "the act is in the log")
     message = await api(nats_client, "STREAM.MSG.GET.SICKBAY_LOG", {"seq": 2})
     assert message["message"]["subject"] == "sickbay.override.openrouter=2Eai"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +12,7 @@ from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is 
 from nats_servers import NatsServer
 from sickbay.bus.connect import connect_client
 from sickbay_events import CallOutcome, ProbeResult, Target, encode, outcome_subject, probe_subject
-from waiting import patience
-
-LIMIT_S = 10.0
+from waiting import patience, until
 
 
 async def publish(client: Client, provider: str, model: str, *kinds: Any, **fields: Any) -> None:
@@ -27,15 +24,15 @@ async def publish(client: Client, provider: str, model: str, *kinds: Any, **fiel
 
 async def says(url: str, *command: str, wanted: tuple[str, ...]) -> None:
     """The command prints all of this, once the services have folded what was published."""
-    end_s = time.monotonic() + patience(LIMIT_S)
-    while True:
-        done = await asyncio.to_thread(sickbay, *command, "--nats", url)
-        printed = " ".join(done.stdout.split())
-        missing = [words for words in wanted if words not in printed]
-        if not missing:
-            return
-        assert time.monotonic() < end_s, f"{missing} not in:\n{done.stdout}{done.stderr}"
-        await asyncio.sleep(0.05)
+
+    async def prints() -> bool:
+        printed = (await asyncio.to_thread(sickbay, *command, "--nats", url)).stdout
+        missing = [words for words in wanted if words not in " ".join(printed.split())]
+        if missing:
+            raise TimeoutError(f"{missing} not in:\n{printed}")
+        return True
+
+    await until(prints, " ".join(command))
 
 
 async def test_what_every_rule_has_counted_is_said_in_plain_words(

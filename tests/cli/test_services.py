@@ -43,14 +43,9 @@ def data(tmp_path: Path, serve: Start) -> Iterator[str]:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """As `data`, for tests that need no log of their own."""
     folder = str(tmp_path_factory.mktemp("shared") / "data")
-    served = Serve("--data", folder)
-    try:
-        served.ready()
+    with Serve("--data", folder) as served:
         yield folder
-        assert served.end()[0] == 0
-    finally:
-        served.process.kill()
-        served.process.communicate()
+    assert served.process.returncode == 0
 
 
 def test_from_report_to_replay(data: str, tmp_path: Path) -> None:
@@ -171,12 +166,7 @@ def test_a_second_serve_stands_by_and_takes_over_when_the_first_is_killed(
     both = [serve("--nats", url).ready() for _ in range(2)]
 
     def phases() -> list[str]:
-        found = []
-        for served in both:
-            if served.process.poll() is None:
-                with urllib.request.urlopen(served.health_url, timeout=patience(5)) as answer:
-                    found.append(json.load(answer)["projector"]["phase"])
-        return found
+        return [served.health()["projector"]["phase"] for served in both if served.process.poll() is None]
 
     until_sync(lambda: phases() == ["writing", "standby"], "one writes and one stands by")
     facts("report", "h", "m", "-k", "model_unavailable", "--nats", url)
@@ -286,8 +276,7 @@ def test_health_over_http(nats_server: NatsServer, serve: Start) -> None:
 
     def health() -> tuple[int, Any]:
         try:
-            with urllib.request.urlopen(served.health_url, timeout=patience(5)) as reply:
-                return reply.status, json.loads(reply.read())
+            return 200, served.health()
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
 
@@ -298,9 +287,7 @@ def test_health_over_http(nats_server: NatsServer, serve: Start) -> None:
     nats_server.restart()
     until_sync(lambda: health()[0] == 200, "health after the restart")
     assert facts("status", "--nats", nats_server.url)["from"] == "services"
-    contract = urllib.request.urlopen(served.health_url.replace("healthz", "asyncapi.json"), timeout=patience(5))
-    with contract as reply:
-        assert json.loads(reply.read())["asyncapi"].startswith("3.")
+    assert json.loads(served.get("asyncapi.json"))["asyncapi"].startswith("3.")
     assert served.end()[0] == 0
 
 
@@ -317,23 +304,11 @@ def test_a_log_line_for_each_hold_and_release(nats_server: NatsServer, serve: St
         await client.close()
 
     asyncio.run(poison())
-    until_sync(lambda: "released: h m from operator" in _logged(served), "the release in the log")
-    until_sync(lambda: "could not be read: kind" in _logged(served), "the dead letter in the log")
-    text = _logged(served)
+    until_sync(lambda: "released: h m from operator" in served.log(), "the release in the log")
+    until_sync(lambda: "could not be read: kind" in served.log(), "the dead letter in the log")
+    text = served.log()
     assert "WARNING sickbay.services: held: h m by operator until " in text
     assert served.end()[0] == 0
-
-
-def _logged(served: Serve) -> str:
-    """What it has logged so far, without waiting."""
-    assert served.process.stderr is not None
-    os.set_blocking(served.process.stderr.fileno(), False)
-    try:
-        more = os.read(served.process.stderr.fileno(), 1 << 20)
-    except BlockingIOError:
-        more = b""
-    served.said += more.decode()
-    return served.said
 
 
 def test_a_loopback_provider_is_named_as_this_machine_names_it(serve: Callable[..., Serve], tmp_path: Path) -> None:

@@ -101,7 +101,6 @@ MUTATIONS: dict[str, Mutation] = {
 }
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_without_this_rule_the_checker_finds_a_history_that_breaks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a few seeds, one is caught, and for the right reason."""
@@ -117,7 +116,6 @@ def test_without_this_rule_the_checker_finds_a_history_that_breaks(name: str, mo
     pytest.fail(f"{name}: nothing in {SEEDS} seeds; the checker said {said[:3]}")
 
 
-@pytest.mark.timeout(300)
 def test_with_all_rules_in_place_the_same_seeds_are_well() -> None:
     """What is caught above is the missing rule, and not the faults."""
     for faults, first in sorted({(rule.faults, rule.seed) for rule in MUTATIONS.values()}):

@@ -33,7 +33,7 @@ PAUSE_S = 30.0 if LONG else 0.0
 EVENTS = 2_000 if LONG else 150
 
 pytestmark = [
-    pytest.mark.timeout(240 if not LONG else 900),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 on loopback"),
 ]
 

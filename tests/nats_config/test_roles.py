@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import pytest
 from nats.errors import NoRespondersError
 
 import sickbay as router_side
-from cli_runs import CLEAN, sickbay
+from cli_runs import CLEAN, Serve, sickbay
 from secured_nats import AT_ONCE_S, SecuredNats, acting, serving, settings_of
 from sickbay.bus.connect import ConnectError, NatsOptions, PermissionDenied, connect_client, request
 from sickbay.bus.entries import read_entries
@@ -29,7 +28,7 @@ from sickbay.nats_config.write import write
 from sickbay.service.app import Services
 from sickbay_events import CallOutcome, Scope, Target
 from sickbay_events.codec import outcome_subject
-from waiting import patience, until
+from waiting import patience, until, until_sync
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 HELD = Target("openrouter.ai", "dead")
@@ -340,39 +339,11 @@ async def test_a_cluster_finds_itself_over_tls_and_keeps_three_copies(tmp_path: 
                     assert sb.decide(HELD).reason == "quarantined"
 
 
-class Served:
-    """`sickbay serve` as a process, on the services' credential."""
-
-    def __init__(self, nats: SecuredNats, history: Path) -> None:
-        env = {**CLEAN, **nats.env("services"), "SICKBAY_HTTP": "off", "SICKBAY_HISTORY": str(history)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "sickbay", "serve"],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> Served:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if "sickbay status" in line:
-                return self
-        raise AssertionError(self.process.communicate()[1])
-
-    def __exit__(self, *_: object) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.log = self.process.communicate(timeout=patience(20))[1]
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
-
-
 def test_serve_runs_on_its_credential_and_doctor_is_content(nats: SecuredNats, tmp_path: Path) -> None:
     """From an empty server: it makes streams, writes, answers, keeps history and logs transitions, and the server has
     denied it nothing. Doctor, as the operator, finds nothing bad and nothing to look at."""
-    with Served(nats, tmp_path / "history.db") as served:
+    history = str(tmp_path / "history.db")
+    with Serve(**nats.env("services"), SICKBAY_HTTP="off", SICKBAY_HISTORY=history) as served:
         for name in ("r1", "r2"):
             args = ("report", HELD.provider, HELD.model, "--kind", "model_unavailable", "--status", "404")
             done = sickbay(*args, "--replica", name, environment=nats.env("router"))
@@ -390,8 +361,8 @@ def test_serve_runs_on_its_credential_and_doctor_is_content(nats: SecuredNats, t
         assert "clear: it is back" in sickbay("explain", HELD.provider, HELD.model, environment=operator).stdout
         found = json.loads(sickbay("doctor", "--json", environment=operator).stdout)
         assert found["ok"] and {one["level"] for one in found["findings"]} <= {"ok", "note"}, found
-    assert "released: openrouter.ai dead from quarantine by clear" in served.log
-    assert "Traceback" not in served.log and "may not" not in served.log
+    assert "released: openrouter.ai dead from quarantine by clear" in served.log()
+    assert "Traceback" not in served.log() and "may not" not in served.log()
     assert not [line for line in nats.log().splitlines() if "Violation" in line and "user:services" in line]
 
 
@@ -407,10 +378,7 @@ def test_the_historian_reads_the_log_on_its_credential(nats: SecuredNats, tmp_pa
     env = {**CLEAN, **nats.env("historian"), "SICKBAY_HISTORY": str(path)}
     process = subprocess.Popen([sys.executable, "-m", "sickbay", "historian"], env=env, stderr=subprocess.PIPE)
     try:
-        deadline = time.monotonic() + patience(20)
-        while HELD.model not in told(path):
-            assert time.monotonic() < deadline and process.poll() is None, process.stderr and process.stderr.read()
-            time.sleep(0.05)
+        until_sync(lambda: HELD.model in told(path), "the history tells of the hold")
     finally:
         process.terminate()
         process.communicate(timeout=patience(20))

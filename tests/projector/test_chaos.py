@@ -31,7 +31,6 @@ LIE = json.dumps(
 ).encode()
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", range(int(FIRST), int(LAST or FIRST) + 1))
 async def test_whatever_happens_in_whatever_order_it_is_exact_in_the_end(
     nats_server: NatsServer, nats_client: Client, seed: int

@@ -62,7 +62,6 @@ async def test_doctor_warns_of_a_log_that_lies_on_one_server_of_a_cluster(nats_c
     assert "SICKBAY_STREAM_REPLICAS=3" in findings[0]["do"]
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("stream", [LOG, GATE_STREAM])
 async def test_after_a_leader_is_killed_under_load_the_state_is_exact(nats_cluster: NatsCluster, stream: str) -> None:
     """SIGKILL of the leader of the log or of the bucket: a writer and its standby agree

@@ -75,7 +75,6 @@ async def _found(url: str, level: str) -> bool:
     return bool(acts["level"] == level)
 
 
-@pytest.mark.timeout(120)
 async def test_on_a_cluster_the_writer_has_the_logs_leader_step_down_once(
     nats_cluster: NatsCluster, said: Path
 ) -> None:

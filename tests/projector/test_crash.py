@@ -5,31 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Callable, Iterator
 
-import pytest
 from nats.aio.client import Client
 
 from nats_servers import NatsServer
-from projector_processes import Process, assert_converged, under_load
+from projector_processes import Spawn, assert_converged, under_load
 from sickbay.bus.topology import ensure
 from waiting import patience, until
-
-Spawn = Callable[..., Process]
-
-
-@pytest.fixture
-def spawn(nats_server: NatsServer) -> Iterator[Spawn]:
-    """Starts projector processes on the test's server; all are ended with the test."""
-    made: list[Process] = []
-
-    def start(name: str, **options: object) -> Process:
-        made.append(Process(nats_server.url, name, **options))
-        return made[-1]
-
-    yield start
-    for process in made:
-        process.stop()
 
 
 async def test_a_projector_killed_at_random_points_loses_and_repeats_nothing(

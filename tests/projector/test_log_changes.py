@@ -7,13 +7,12 @@ import json
 import secrets
 import shutil
 import signal
-from collections.abc import Callable, Iterator
 
 import pytest
 from nats.aio.client import Client
 
 from nats_servers import NatsServer
-from projector_processes import POLICY, Load, Process, assert_converged, bucket, replay, told
+from projector_processes import POLICY, Load, Process, Spawn, assert_converged, bucket, replay, told
 from sickbay.bus.entries import read_entries, read_entry
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import DEAD, GATE_STREAM, LOG, SNAPSHOTS_STREAM, TARGET_PREFIX, TRANSITIONS, ensure
@@ -21,22 +20,6 @@ from sickbay.control.acts import publish_override
 from sickbay.log.snapshots import list_snapshots
 from sickbay_events import CallOutcome, PolicyChanged, Scope, Target, encode
 from waiting import patience, until
-
-Spawn = Callable[..., Process]
-
-
-@pytest.fixture
-def spawn(nats_server: NatsServer) -> Iterator[Spawn]:
-    """Starts projector processes on the test's server; all are ended with the test."""
-    made: list[Process] = []
-
-    def start(name: str, **options: object) -> Process:
-        made.append(Process(nats_server.url, name, **options))
-        return made[-1]
-
-    yield start
-    for process in made:
-        process.stop()
 
 
 async def live(client: Client, process: Process) -> Process:

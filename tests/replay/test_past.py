@@ -11,7 +11,7 @@ from nats.aio.client import Client
 
 from cli_runs import sickbay
 from nats_servers import NatsServer
-from past_rig import TARGETS, api, fleet_of, history, services, settled, stored
+from past_rig import TARGETS, api, fleet_of, history, lived, services, settled, stored
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG, SNAPSHOTS_STREAM
 from sickbay.cli.explain import told_of_then
@@ -45,12 +45,8 @@ async def test_the_state_then_is_the_same_with_and_without_snapshots(
     nats_server: NatsServer, nats_client: Client
 ) -> None:
     """At every sequence the digest is that of a fold from the beginning; without any snapshot it stays the same."""
-    last = 0
     async with services(nats_server.url) as running:
-        for seed in range(3):
-            await history(nats_client, seed, 50)
-            last = await settled(nats_client, running)
-            await stored(nats_client, seed + 1)
+        last = await lived(nats_client, running, 3, 50)
         live = fleet_of(running).digest()
     seqs = (1, 17, 49, 80, 101, last)
     near = [await state_at(nats_client, Bound(seq=seq)) for seq in seqs]
@@ -144,12 +140,8 @@ async def test_where_the_beginning_is_gone_it_is_said_from_when_on(
 ) -> None:
     """A trimmed head: before it nothing can be given, at a kept snapshot and after it everything, and in between an
     answer says what it lacks and from when on there is a whole one."""
-    last = 0
     async with services(nats_server.url) as running:
-        for seed in range(3):
-            await history(nats_client, seed, 60)
-            last = await settled(nats_client, running)
-            await stored(nats_client, seed + 1)
+        last = await lived(nats_client, running, 3, 60)
         live = fleet_of(running).digest()
     kept = sorted(found.info.seq for found in await snapshots.list_snapshots(nats_client))
     head = kept[0] + 10

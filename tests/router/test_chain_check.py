@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -44,15 +43,6 @@ async def test_a_chain_at_one_provider_is_named_once(caplog: pytest.LogCaptureFi
     await sb.call([A], fine)
     assert [why for why, _ in said(caplog)] == ["one_provider", "one_provider"]
     assert "a.example#two / m-2 > a.example#one / m-1" in said(caplog)[1][1]
-
-
-@pytest.fixture
-async def services(nats_server: NatsServer) -> AsyncIterator[Services]:
-    running = Services(Settings(nats=nats_server.url, replica="box-1"))
-    await running.start()
-    await running.ready()
-    yield running
-    await running.stop()
 
 
 async def test_a_candidate_that_never_answered_anybody_is_named(

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
+import past_rig
 import sickbay
 import sickbay.sync
 import sickbay.testing
 from nats_servers import NatsCluster, NatsServer
 from sickbay import Held, Sickbay, Target
-from sickbay.config import Settings
 from sickbay.router import trials
 from sickbay.service.app import Services
 from sickbay_events import CallAnswered, CallOutcome, CallsRefused
@@ -52,13 +52,8 @@ async def serving(
     data = policy if policy is not None else {"rejections": {"hold_s": HOLD_S}}
     sections = [f"[{name}]\n" + "\n".join(f"{key} = {value}" for key, value in of.items()) for name, of in data.items()]
     path.write_text("\n".join(sections))
-    running = Services(Settings(nats=url, replica="box-1", policy=str(path), stream_replicas=copies))  # type: ignore[arg-type]
-    await running.start()
-    await running.ready()
-    try:
+    async with past_rig.services(url, "box-1", policy=str(path), stream_replicas=copies) as running:
         yield running
-    finally:
-        await running.stop()
 
 
 @asynccontextmanager

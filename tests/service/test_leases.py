@@ -8,16 +8,16 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from nats.aio.client import Client
 
+import past_rig
 import sickbay
 from nats_servers import NatsCluster, NatsServer
 from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.link import Link
-from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.projector import Projector
 from sickbay.router.leases import ask_services
@@ -30,24 +30,6 @@ from waiting import patience, until
 
 TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")
 HOST, CREDENTIAL, MODEL = TARGET.keys
-
-
-@asynccontextmanager
-async def serving(url: str, name: str = "box-1", copies: Literal[1, 3] = 1) -> AsyncIterator[Services]:
-    running = Services(Settings(nats=url, replica=name, stream_replicas=copies))
-    await running.start()
-    await running.ready()
-    try:
-        yield running
-    finally:
-        await running.stop()
-
-
-@pytest.fixture
-async def services(nats_server: NatsServer) -> AsyncIterator[Services]:
-    """Running services in this process."""
-    async with serving(nats_server.url) as running:
-        yield running
 
 
 def lease(scope: str = MODEL, rule: str = "breaker", began_seq: int = 7) -> dict[str, Any]:
@@ -279,7 +261,7 @@ async def race(urls: list[str], rounds: int) -> int:
 
 async def test_eight_at_once_and_two_instances_on_one_server(nats_server: NatsServer, services: Services) -> None:
     """Of those who ask at the same moment one at most has it, whichever instance answers."""
-    async with serving(nats_server.url, "box-2"):
+    async with past_rig.services(nats_server.url, "box-2"):
         assert await race([nats_server.url], rounds=100) == 1
 
 
@@ -287,8 +269,8 @@ async def test_eight_at_once_and_two_instances_on_a_cluster(nats_cluster: NatsCl
     """The same on three nodes, each client at its own node, the bucket in three copies."""
     urls = [server.url for server in nats_cluster.servers]
     async with (
-        serving(nats_cluster.url, "box-1", 3),
-        serving(nats_cluster.url, "box-2", 3),
+        past_rig.services(nats_cluster.url, "box-1", stream_replicas=3),
+        past_rig.services(nats_cluster.url, "box-2", stream_replicas=3),
     ):
         client = await connect_client(nats_cluster.url)
         config = (await client.jetstream().stream_info("KV_sickbay_trials")).config
@@ -310,7 +292,7 @@ authorization { users: [
 async def test_a_router_asks_and_never_writes_the_bucket(nats_server_factory: Callable[..., NatsServer]) -> None:
     """With a router's rights and no more: the whole trial works, a key written by itself is refused."""
     server = nats_server_factory(config=ROUTER_ONLY)
-    async with serving(server.url.replace("nats://", "nats://admin:apw@")):
+    async with past_rig.services(server.url.replace("nats://", "nats://admin:apw@")):
         url = server.url.replace("nats://", "nats://router:rpw@")
         async with sickbay.connect(url, replica="r1", inbox_prefix="_INBOX_router") as sb:
             assert await sb.ready(patience(10))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -25,16 +25,6 @@ from waiting import patience, until
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 NOW_MS = 1_796_000_000_000
-
-
-@pytest.fixture
-async def services(nats_server: NatsServer) -> AsyncIterator[Services]:
-    """Running services in this process."""
-    running = Services(Settings(nats=nats_server.url, replica="box-1"))
-    await running.start()
-    await running.ready()
-    yield running
-    await running.stop()
 
 
 class Answer:

@@ -14,7 +14,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -113,6 +113,9 @@ class Process:
 
     async def until_live(self, client: Client) -> dict[str, Any]:
         return await self.until(client, "is the writer and has compared the bucket", live=True)
+
+
+Spawn = Callable[..., Process]
 
 
 class Load:

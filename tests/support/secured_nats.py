@@ -11,13 +11,14 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from nats.aio.client import Client
 
+import past_rig
 from nats_servers import free_port, nats_server_binary
 from sickbay.bus.connect import NatsOptions, PermissionDenied, connect_client
 from sickbay.config import Settings
@@ -137,16 +138,9 @@ def settings_of(env: dict[str, str], **more: str) -> Settings:
     return Settings.from_environment({**env, **{f"SICKBAY_{name.upper()}": value for name, value in more.items()}})
 
 
-@asynccontextmanager
-async def serving(nats: SecuredNats, replica: str = "box-1", **more: str) -> AsyncIterator[Services]:
+def serving(nats: SecuredNats, replica: str = "box-1", **more: str) -> AbstractAsyncContextManager[Services]:
     """The services in this process, on their own credential."""
-    running = Services(settings_of(nats.env("services"), replica=replica, **more))
-    await running.start()
-    await running.ready()
-    try:
-        yield running
-    finally:
-        await running.stop()
+    return past_rig.serving(settings_of(nats.env("services"), replica=replica, **more))
 
 
 class As:
