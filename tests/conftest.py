@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
+import past_rig
 from nats_servers import NatsCluster, NatsServer
 from sickbay.bus.connect import connect_client
+from sickbay.service.app import Services
 from upstream import upstream  # noqa: F401 - a fixture is used by its name
 
 # Whoever runs the tests in the background may have SIGINT ignored, which children inherit: then Ctrl-C could not
@@ -65,3 +67,10 @@ async def nats_client(nats_server: NatsServer) -> AsyncIterator[Client]:
     client = await connect_client(nats_server.url)
     yield client
     await client.close()
+
+
+@pytest.fixture(name="services")
+async def running_services(nats_server: NatsServer) -> AsyncIterator[Services]:
+    """Services of `nats_server` in this process, answering and writing."""
+    async with past_rig.services(nats_server.url, "box-1") as running:
+        yield running

@@ -80,6 +80,20 @@ def test_files_stay_of_a_size_that_reads_well() -> None:
     assert large == {}
 
 
+def test_names_of_tests_are_short_claims() -> None:
+    """Under 80 characters; the story behind a test stands in its docstring."""
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in _python()
+        if "tests" in path.parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and len(node.name) >= 80
+    ]
+    assert long == []
+
+
 def test_functions_stay_of_a_size_that_reads_well() -> None:
     large = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"

@@ -27,7 +27,7 @@ from sickbay.alerts.message import TEXT_MAX, AlertMessage, message_of, sample_me
 from sickbay.alerts.send import Failed, alert_client, send
 from sickbay.alerts.settings import Alerts, AlertsRefused, Way, is_wanted, read_alerts
 from sickbay.alerts.settings import Receiver as Wanted
-from view_writer import until
+from waiting import patience, until
 
 ONE = Wanted(name="room", kind="slack")
 
@@ -346,8 +346,8 @@ async def test_a_command_that_fails_hangs_or_is_not_there_says_so(tmp_path: Path
     began = time.monotonic()
     with pytest.raises(Failed, match=r"no answer in 0\.5 s"):
         await run(command("sh", "-c", f"echo $$ > {group}; sleep 60 & yes >&2", limit_s=0.5))
-    assert time.monotonic() - began < 10, "it is not waited for"
-    await until(lambda: not _alive(int(group.read_text())), 10, "what it started ends with it")
+    assert time.monotonic() - began < patience(10), "it is not waited for"
+    await until(lambda: not _alive(int(group.read_text())), "what it started ends with it")
 
 
 def test_alerts_test_says_what_each_receiver_answered(receiver: Receiver, tmp_path: Path) -> None:

@@ -6,10 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,8 +17,8 @@ from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 
 from alert_receiver import CLOSE, HANG, SECRET, Receiver
-from cli_runs import CLEAN
-from nats_servers import NatsServer, free_port
+from cli_runs import Serve
+from nats_servers import NatsServer
 from sickbay.alerts.relay import ACK_WAIT_S, Alerting, Relay
 from sickbay.alerts.settings import read_alerts
 from sickbay.bus.connect import connect_client
@@ -29,7 +26,7 @@ from sickbay.bus.topology import HELD_PREFIX, TRANSITIONS, StreamLimits, ensure
 from sickbay.bus.view_names import MAIN
 from sickbay.control.acts import publish_outcome
 from sickbay_events import CallOutcome, Target
-from view_writer import until
+from waiting import patience, until, until_sync
 
 
 @pytest.fixture(scope="module")
@@ -51,55 +48,25 @@ def receivers() -> Iterator[Callable[[], Receiver]]:
         one.__exit__(None, None, None)
 
 
-class Telling:
+class Telling(Serve):
     """`sickbay serve --alerts` as a process; several tests share a NATS, so each has receivers of its own name."""
 
     def __init__(self, nats: NatsServer, folder: Path, text: str, **environment: str) -> None:
-        folder.mkdir(exist_ok=True)
         file = folder / "alerts.toml"
         file.write_text(text)
-        self.log_path = folder / f"log-{time.monotonic_ns()}"
-        self.port = free_port()
-        with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "sickbay", "serve", "--nats", nats.url, "--alerts", str(file)],
-                stdout=subprocess.PIPE, stderr=log,
-                env={**CLEAN, "SICKBAY_HTTP": f"127.0.0.1:{self.port}", "KEY": SECRET, **environment},
-            )  # fmt: skip
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if b"sickbay status" in line:
-                return
-        raise AssertionError(self.log())
-
-    def log(self) -> str:
-        return self.log_path.read_text()
+        super().__init__("--nats", nats.url, "--alerts", str(file), KEY=SECRET, **environment)
+        self.ready()
 
     def facts(self, name: str) -> dict[str, Any]:
         """What /healthz says of a receiver."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5) as reply:
-            found = json.loads(reply.read())["alerts"]
-        return next(one for one in found if one["name"] == name)
-
-    def metrics(self) -> list[str]:
-        """What /metrics says, by lines."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as reply:
-            return reply.read().decode().splitlines()  # type: ignore[no-any-return]
+        return next(one for one in self.health()["alerts"] if one["name"] == name)
 
     def until(self, name: str, **wanted: Any) -> dict[str, Any]:
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
+        def fits() -> dict[str, Any] | None:
             facts = self.facts(name)
-            if all(facts[key] == value for key, value in wanted.items()):
-                return facts
-            time.sleep(0.05)
-        raise AssertionError(f"{wanted} did not come: {facts}\n{self.log()}")
+            return facts if all(facts[key] == value for key, value in wanted.items()) else None
 
-    def end(self, number: signal.Signals = signal.SIGTERM) -> str:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        self.process.communicate(timeout=20)
-        return self.log()
+        return until_sync(fits, f"{name} is {wanted}")
 
 
 @pytest.fixture
@@ -133,11 +100,12 @@ def webhook(name: str, receiver: Receiver, more: str = "") -> str:
     )
 
 
-async def test_a_host_with_many_holds_is_one_message_to_each_receiver_and_one_that_hangs_keeps_none_waiting(
+async def test_many_holds_of_a_host_are_one_message_to_each_receiver(
     nats: NatsServer, telling: Callable[..., Telling], receivers: Callable[[], Receiver]
 ) -> None:
-    """Thirty models of one host are one message; a chat room gets its text while another receiver never answers; the
-    fold goes on; a receiver that fails is said by log and health, and no secret is."""
+    """A receiver that hangs keeps no other waiting. Thirty models of one host are one message; a chat room gets its
+    text while another receiver never answers; the fold goes on; a receiver that fails is said by log and health, and no
+    secret is."""
     hook, room, dead = receivers(), receivers(), receivers()
     dead.always = HANG
     mine = 'providers = ["many.example"]\n'
@@ -154,7 +122,7 @@ async def test_a_host_with_many_holds_is_one_message_to_each_receiver_and_one_th
     facts = served.until("dead", ok=False)
     assert facts["waiting"] == 30 and "no answer in 0.5 s" in facts["last_error"] and not facts["not_delivered"]
     assert served.until("many", waiting=0)["told"] == 30
-    found = served.metrics()
+    found = served.get("metrics").decode().splitlines()
     assert 'sickbay_alert_receiver_failing{receiver="dead"} 1.0' in found
     assert 'sickbay_alerts_told_total{receiver="many"} 30.0' in found
     client = await connect_client(nats.url)
@@ -164,7 +132,7 @@ async def test_a_host_with_many_holds_is_one_message_to_each_receiver_and_one_th
     await hold(nats, "many.example#late")
     assert hook.next().data["count"] == 1, "what somebody put among the transitions by hand ends nothing"
     assert room.next().data["text"].startswith("held: many.example#late m0 by quarantine until")
-    log = served.end()
+    _, log = served.end()
     assert "alerts do not arrive at dead" in log and "SECRETPATH" not in log and SECRET not in log
     assert "Traceback" not in log
     assert hook.got.empty() and room.got.empty(), "each was told once, and of its own provider only"
@@ -192,7 +160,7 @@ async def relaying(
 async def conclude(client: Client, name: str, provider: str) -> None:
     """Put a hold among the transitions, as a projector does."""
     fact = {"id": name, "type": "held", "provider": provider, "time_ms": 1_800_000_000_000, "rule": "breaker"}
-    await client.request(f"{HELD_PREFIX}x.{name}", json.dumps(fact).encode(), timeout=5)
+    await client.request(f"{HELD_PREFIX}x.{name}", json.dumps(fact).encode(), timeout=patience(5))
 
 
 async def test_a_receiver_that_fails_is_tried_again_until_it_takes_the_message(
@@ -214,7 +182,7 @@ async def test_a_receiver_that_fails_is_tried_again_until_it_takes_the_message(
         stream = client.jetstream()
         made = (await stream.consumer_info(TRANSITIONS, "sickbay-alerts-to-again")).created
         await stream.delete_consumer(TRANSITIONS, "sickbay-alerts-to-again")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             while True:
                 with contextlib.suppress(NotFoundError):
                     if (await stream.consumer_info(TRANSITIONS, "sickbay-alerts-to-again")).created != made:
@@ -227,8 +195,13 @@ async def test_a_receiver_that_fails_is_tried_again_until_it_takes_the_message(
         assert len({one.headers["webhook-id"] for one in tries}) == 1 and len({one.body for one in tries}) == 1
         await until(lambda: relay.facts()["ok"] and relay.facts()["waiting"] == 0)
         assert (relay.delivered, relay.failures) == (1, 3)
-        place = await stream.consumer_info(TRANSITIONS, "sickbay-alerts-to-again")
-        assert place.num_ack_pending == 0 and place.config.inactive_threshold == 7 * 86_400
+
+        async def is_acknowledged() -> bool:
+            place = await stream.consumer_info(TRANSITIONS, "sickbay-alerts-to-again")
+            assert place.config.inactive_threshold == 7 * 86_400
+            return bool(place.num_ack_pending == 0)
+
+        await until(is_acknowledged, "the server has heard that it was taken")
     assert caplog.text.count("alerts do not arrive at again") == 1 and "alerts arrive at again again" in caplog.text
     assert hook.got.empty()
 
@@ -269,7 +242,7 @@ async def test_what_a_receiver_refuses_is_told_by_the_next_writer_alone(
         writer, hook.always = 2, 200
         began_s = time.monotonic()
         await until(lambda: second.delivered == 1)
-        assert time.monotonic() - began_s < ACK_WAIT_S - 1, "handed back, not waited for"
+        assert time.monotonic() - began_s < patience(ACK_WAIT_S - 1), "handed back, not waited for"
         facts = first.facts()
         assert facts["ok"] and facts["waiting"] == 0 and not first.delivered
         while not hook.got.empty():
@@ -316,5 +289,5 @@ async def test_a_stop_in_order_hands_back_what_is_not_told(
     first.end()
     began = time.monotonic()
     second = telling("[alerts]\nwindow_s = 0\n" + more)
-    assert hook.taken().data["host"] == "handed.example" and time.monotonic() - began < 20
+    assert hook.taken().data["host"] == "handed.example" and time.monotonic() - began < patience(20)
     second.end()

@@ -15,12 +15,13 @@ from typing import Any
 import httpx
 import pytest
 
-from http_rig import TARGET, TOKENS, House, by, token_of, until, write_tokens
+from http_rig import TARGET, TOKENS, House, by, token_of, write_tokens
 from sickbay.api.openapi import OPERATIONS
 from sickbay.api.tokens import TokensRefused, digest_of, make_token, read_tokens
 from sickbay.bus.connect import connect_client
 from sickbay.tomlfile import FileRefused
 from sickbay_events import Target, rfc3339
+from waiting import patience, until_sync
 
 PROBLEM = "application/problem+json"
 ACT = {**TARGET, "reason": "tests", "for_s": 60}
@@ -96,7 +97,7 @@ def test_half_a_head_is_not_waited_for(house: House, monkeypatch: pytest.MonkeyP
 
 def exchange(house: House, data: bytes) -> bytes:
     """What comes back until the server hangs up."""
-    with socket.create_connection(("127.0.0.1", house.port), timeout=10) as made:
+    with socket.create_connection(("127.0.0.1", house.port), timeout=patience(10)) as made:
         made.sendall(data)
         return b"".join(iter(lambda: made.recv(65_536), b""))
 
@@ -205,9 +206,9 @@ def test_an_act_is_signed_by_its_token_and_undone(house: House) -> None:
     scope = next(one for one in house.http.get("/v1/status").json()["scopes"] if one["model"] == "signed")
     assert (scope["operator"]["actor"], scope["operator"]["reason"]) == ("ana", "tests")
     assert house.act("clear", provider="openrouter.ai", model="signed").status_code == 200
-    until(lambda: house.decide("signed")["allowed"], "it is released")
+    until_sync(lambda: house.decide("signed")["allowed"], "it is released")
     assert house.act("allow", provider="https://openrouter.ai/api/v1", model="signed", for_s=5).status_code == 200
-    until(lambda: house.decide("signed")["reason"] == "allowed_by_operator", "it is allowed")
+    until_sync(lambda: house.decide("signed")["reason"] == "allowed_by_operator", "it is allowed")
 
 
 def test_an_act_under_a_key_is_done_once(house: House) -> None:
@@ -224,26 +225,29 @@ def test_an_act_under_a_key_is_done_once(house: House) -> None:
         assert hold(key=bad).json()["field"] == "Idempotency-Key"
 
 
-def test_a_past_time_is_found_behind_whatever_came_later(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_past_time_is_found_behind_whatever_came_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More transitions after it than are read at once do not hide those of the time that is asked for."""
     monkeypatch.setattr("sickbay.log.transitions.SCANNED_MAX", 10)
     began_ms = time.time_ns() // 1_000_000
+    # Told a second apart, so that each is stored before the time that it is told of, however slow the machine is.
+    times_ms = [began_ms + 1_000 * n for n in range(60)]
 
-    async def tell() -> None:
-        client = await connect_client(house.nats.url)
-        for n in range(60):
-            fact = {"type": "warning", "rule": "tests", "time_ms": began_ms + n, "at": rfc3339(began_ms + n)}
-            await client.request("sickbay.warning.past.=.m", json.dumps(fact).encode(), timeout=5)
+    async def tell(url: str) -> None:
+        client = await connect_client(url)
+        for time_ms in times_ms:
+            fact = {"type": "warning", "rule": "tests", "time_ms": time_ms, "at": rfc3339(time_ms)}
+            await client.request("sickbay.warning.past.=.m", json.dumps(fact).encode(), timeout=patience(5))
         await client.close()
 
-    asyncio.run(tell())
-    asked = {"from": rfc3339(began_ms), "to": rfc3339(began_ms + 20), "limit": "5"}
-    scopes: tuple[dict[str, str], ...] = ({}, {"provider": "past", "model": "m"})
-    for scope in scopes:
-        found = house.http.get("/v1/history", params={**asked, **scope}).json()
-        assert [one["time_ms"] - began_ms for one in found["transitions"]] == [16, 17, 18, 19, 20]
-        assert found["complete"] is False
-        assert found["known_from"] == rfc3339(began_ms + 16)
+    with House(tmp_path) as own:
+        asyncio.run(tell(own.nats.url))
+        asked = {"from": rfc3339(began_ms), "to": rfc3339(times_ms[20]), "limit": "5"}
+        scopes: tuple[dict[str, str], ...] = ({}, {"provider": "past", "model": "m"})
+        for scope in scopes:
+            found = own.http.get("/v1/history", params={**asked, **scope}).json()
+            assert [one["time_ms"] for one in found["transitions"]] == times_ms[16:21]
+            assert found["complete"] is False
+            assert found["known_from"] == rfc3339(times_ms[16])
 
 
 def test_what_is_no_derived_event_among_them_is_passed(house: House) -> None:
@@ -252,7 +256,7 @@ def test_what_is_no_derived_event_among_them_is_passed(house: House) -> None:
     async def put() -> None:
         client = await connect_client(house.nats.url)
         for body in (b"hello", b"[]", b"{}", b'{"time_ms": "soon"}', b'{"time_ms": 9}'):
-            await client.request("sickbay.warning.by-hand.=.m", body, timeout=5)
+            await client.request("sickbay.warning.by-hand.=.m", body, timeout=patience(5))
         await client.close()
 
     asyncio.run(put())
@@ -276,7 +280,7 @@ def test_a_decision_is_kept_no_longer_than_it_stands(house: House) -> None:
             return bool(found.json()["allowed"])
         return False
 
-    until(is_free, "the hold is over by time alone")
+    until_sync(is_free, "the hold is over by time alone")
     assert [said for left, said in ages if 0 < left < 1] and all(
         said == "private, max-age=0" for left, said in ages if 0 < left < 1
     )
@@ -291,7 +295,7 @@ def test_what_has_not_changed_is_answered_304(house: House) -> None:
         assert again.status_code == 304 and again.content == b"" and again.headers["etag"] == first.headers["etag"]
         house.report({"provider": "openrouter.ai", "model": "tagged", "kind": "ok"})
         known = {"If-None-Match": first.headers["etag"]}
-        until(partial(_is_new, house, path, known), "it has changed")
+        until_sync(partial(_is_new, house, path, known), "it has changed")
 
 
 def _is_new(house: House, path: str, known: dict[str, str]) -> bool:
@@ -304,7 +308,7 @@ def test_the_log_decides_for_http_as_for_everybody(house: House) -> None:
     for who in ("edge", "rob"):
         seen = house.decide("gone")["seq"]
         assert house.report({**rejected, "seen_seq": seen}, who=who).json()["accepted"] == 1
-    until(lambda: house.decide("gone")["reason"] == "quarantined", "two witnesses hold it")
+    until_sync(lambda: house.decide("gone")["reason"] == "quarantined", "two witnesses hold it")
     explained = house.http.get("/v1/explain", params={"provider": "openrouter.ai", "model": "gone"}).json()
     assert explained["decision"]["reason"] == "quarantined"
     told = house.http.get("/v1/history", params={"provider": "openrouter.ai", "model": "gone"}).json()
@@ -313,7 +317,7 @@ def test_the_log_decides_for_http_as_for_everybody(house: House) -> None:
     one = house.http.get("/v1/history", params={"limit": 1}).json()
     assert len(one["transitions"]) == 1 and one["known_from"] == one["transitions"][0]["at"]
     health = {one["model"]: one["health"] for one in house.http.get("/v1/overview").json()["health"]}
-    until(lambda: house.http.get("/v1/overview").json()["health"] != [], "the overview is made")
+    until_sync(lambda: house.http.get("/v1/overview").json()["health"] != [], "the overview is made")
     assert health.get("gone", "quarantined") == "quarantined"
 
 
@@ -322,9 +326,11 @@ def test_a_loopback_provider_is_the_callers_own(house: House) -> None:
     item = {"provider": "http://localhost:11434/v1", "model": "llama", "kind": "model_unavailable"}
     assert house.report(item, item, who="edge").json()["accepted"] == 2
     target = Target("localhost:11434@edge-1", "llama")
-    until(lambda: any(subject.endswith(target.key) for subject, _ in house.log()), "it is reported under its machine")
+    until_sync(
+        lambda: any(subject.endswith(target.key) for subject, _ in house.log()), "it is reported under its machine"
+    )
     asked = {"provider": "localhost:11434", "model": "llama"}
-    until(
+    until_sync(
         lambda: not house.http.get("/v1/decide", params=asked, headers=by("edge")).json()["allowed"],
         "its own is held, by the only witness there is",
     )
@@ -396,7 +402,7 @@ def test_tokens_are_read_again_when_their_file_changes(tmp_path: Path, caplog: p
         time.sleep(1.1)
         assert house.http.get("/v1/session", headers=by("rita")).status_code == 200
         write_tokens(house.tokens, {"ana": (["read"], "")})
-        until(lambda: house.http.get("/v1/session", headers=by("rita")).status_code == 401, "she is out", 3)
+        until_sync(lambda: house.http.get("/v1/session", headers=by("rita")).status_code == 401, "she is out")
         assert house.http.get("/v1/session", headers=by("ana")).json()["roles"] == ["read"]
         house.tokens.unlink()
         said: list[str] = []

@@ -18,6 +18,7 @@ from sickbay.api.ingest import Outcome
 from sickbay.api.openapi import OPERATIONS, openapi_document
 from sickbay.api.shapes import EXAMPLES
 from sickbay_events import CallOutcome, Decision
+from waiting import patience
 
 EXAMPLES_EACH = int(os.environ.get("SICKBAY_FUZZ_EXAMPLES", "12"))
 """Requests for each operation and mode; more of them in the environment for a long run."""
@@ -61,7 +62,7 @@ def test_no_request_is_answered_otherwise_than_the_document_says(schema: Any, ro
     @given(case=operation.as_strategy(generation_mode=mode))
     def fuzz(case: schemathesis.Case[Any]) -> None:
         # What a schema cannot say is refused by its field: a name's bytes, an end that is given twice, an empty reason.
-        case.call_and_validate(headers=headers, timeout=15, excluded_checks=[positive_data_acceptance])
+        case.call_and_validate(headers=headers, timeout=patience(15), excluded_checks=[positive_data_acceptance])
 
     fuzz()
 
@@ -74,7 +75,7 @@ def test_the_fuzzer_would_find_a_fault(house: House) -> None:
     schema = schemathesis.openapi.from_dict(wrong)
     schema.config.update(base_url=house.url)
     with pytest.raises(BaseExceptionGroup, match=r"(?s)failure"):
-        schema["/v1/session"]["GET"].Case().call_and_validate(timeout=15)
+        schema["/v1/session"]["GET"].Case().call_and_validate(timeout=patience(15))
 
 
 def test_every_example_is_taken_and_every_answer_like_its_example(house: House) -> None:

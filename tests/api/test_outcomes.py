@@ -7,15 +7,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from operator import gt
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from http_rig import TARGET, House, by, until
+from http_rig import TARGET, House, by
 from sickbay.api.ingest import ITEMS_MAX
 from sickbay.api.sender import ACK_S
+from waiting import patience, until_sync
 
 OK = {**TARGET, "kind": "ok"}
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -164,24 +166,24 @@ def test_an_outage_is_said_at_once_and_what_was_not_stored_is_sent_again(tmp_pat
         assert silent.status_code == 503 and ACK_S - 0.5 < took_s < ACK_S + 2, took_s
         assert [one["id"] for one in silent.json()["not_stored"]] == [one["id"] for one in items]
         house.nats.resume()
-        until(lambda: house.http.get("/readyz").status_code == 200, "it is fresh again")
+        until_sync(lambda: house.http.get("/readyz").status_code == 200, "it is fresh again")
         house.nats.kill9()
-        until(lambda: house.api.desk.link.client is None, "the connection is lost")
+        until_sync(lambda: house.api.desk.link.client is None, "the connection is lost")
         for path in ("/v1/outcomes", "/v1/hold"):
             began = time.monotonic()
             dead = house.report(*items) if path == "/v1/outcomes" else house.act("hold", **TARGET, for_s=60)
             assert dead.status_code == 503 and int(dead.headers["retry-after"]) >= 1
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < patience(1.0)
         for path in ("/v1/status", "/v1/history", "/v1/overview"):
             assert house.http.get(path).status_code == 503
-        until(lambda: house.http.get("/readyz").status_code == 503, "it says that it is stale")
+        until_sync(lambda: house.http.get("/readyz").status_code == 503, "it says that it is stale")
         ready, said = house.http.get("/readyz").json(), house.decide("known")
         assert ready["age_s"] > 0 and "NATS" in ready["why"] and house.http.get("/healthz").status_code == 200
         assert (said["allowed"], said["reason"]) == (False, "held_by_operator")
         house.nats.restart()
-        again = until(lambda: _stored(house.report(*items)), "it is stored after the outage")
+        again = until_sync(lambda: _stored(house.report(*items)), "it is stored after the outage")
         assert again["accepted"] == 5
-        until(lambda: house.http.get("/readyz").status_code == 200, "it is fresh again")
+        until_sync(lambda: house.http.get("/readyz").status_code == 200, "it is fresh again")
         counted = Counter(body["id"] for _, body in house.log() if "id" in body)
         assert {one["id"]: counted[one["id"]] for one in items} == {one["id"]: 1 for one in items}
 
@@ -199,7 +201,7 @@ def test_nothing_accepted_is_lost_while_nats_dies_and_comes_back(tmp_path: Path)
         refused: Counter[int] = Counter()
 
         def send(sender: int) -> None:
-            with httpx.Client(base_url=house.url, timeout=15) as http:
+            with httpx.Client(base_url=house.url, timeout=patience(15)) as http:
                 batch = 0
                 while not over.is_set():
                     ids = [f"s{sender}-{batch}-{n}" for n in range(20)]
@@ -218,13 +220,13 @@ def test_nothing_accepted_is_lost_while_nats_dies_and_comes_back(tmp_path: Path)
             thread.start()
         for _ in range(3):
             before = [len(ids) for ids in accepted]
-            until(lambda before=before: all(len(ids) > n for ids, n in zip(accepted, before, strict=True)), "all send")  # type: ignore[misc]
+            until_sync(lambda old=before: all(map(gt, map(len, accepted), old)), "all send")  # type: ignore[misc]
             house.nats.kill9()
             house.nats.restart()
-        until(lambda: house.http.get("/readyz").status_code == 200, "it is fresh again")
+        until_sync(lambda: house.http.get("/readyz").status_code == 200, "it is fresh again")
         over.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(patience(20))
         wanted = Counter(one for ids in accepted for one in ids)
         assert Counter(body["id"] for _, body in house.log() if "id" in body) == wanted
         assert len(wanted) >= 240 and set(refused) <= {503}

@@ -27,12 +27,12 @@ from page_rig import (
     row_of,
     tab_to,
     token_of,
-    until,
 )
 from sickbay.api.pages import INDEX, assets
 from sickbay.bus.entries import read_entries
 from sickbay.bus.topology import CONTROL
 from sickbay_events import Scope
+from waiting import until
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 

@@ -16,12 +16,13 @@ import httpx
 import pytest
 
 from cli_runs import CLEAN, sickbay
-from http_rig import TARGET, TOKENS, Reader, by, until, write_tokens
+from http_rig import TARGET, TOKENS, Reader, by, write_tokens
 from nats_servers import free_port
 from secured_nats import SecuredNats
 from sickbay.api.access import Access
 from sickbay.api.tokens import Tokens, read_tokens
 from sickbay.config import Settings
+from waiting import patience, until_sync
 
 END_S = 15.0
 
@@ -35,14 +36,14 @@ def running(command: str, *arguments: str, **environment: str) -> Iterator[tuple
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**CLEAN, **environment},
     )  # fmt: skip
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=15) as http:
-            until(lambda: process.poll() is not None or _is_ready(http), "it is ready", 30)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(15)) as http:
+            until_sync(lambda: process.poll() is not None or _is_ready(http), "it is ready", within_s=30)
             yield http, process
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         try:
-            said = process.communicate(timeout=END_S)[0]
+            said = process.communicate(timeout=patience(END_S))[0]
         except subprocess.TimeoutExpired:
             process.kill()
             said = process.communicate()[0] + "\nIT DID NOT END"
@@ -78,7 +79,7 @@ def uses_all_of_it(http: httpx.Client, model: str) -> None:
         found = http.get(path, params=params, headers=by("rita"))
         assert (found.status_code == 200 and model in found.text) or path == "/metrics", (path, found.text)
     assert http.post("/v1/clear", json={**asked, "reason": "tests"}, headers=by("ana")).status_code == 200
-    until(lambda: http.get("/v1/decide", params=asked, headers=by("rob")).json()["allowed"], "it is released")
+    until_sync(lambda: http.get("/v1/decide", params=asked, headers=by("rob")).json()["allowed"], "it is released")
 
 
 def test_both_processes_need_no_right_that_they_do_not_have(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_both_processes_need_no_right_that_they_do_not_have(tmp_path: Path) -> N
             assert "projector" in served.get("/healthz").json() and "projector" not in alone.get("/healthz").json()
             assert served.get("/asyncapi.json").json()["asyncapi"] and alone.get("/asyncapi.json").status_code == 404
             for http in (served, alone):
-                overview = until(lambda http=http: _with_replicas(http), "the historian has heard of both")  # type: ignore[misc]
+                overview = until_sync(lambda http=http: _with_replicas(http), "the historian has heard of both")  # type: ignore[misc]
                 assert {one["replica"] for one in overview["replicas"]} >= {"edge-1"}
                 assert http.get("/").status_code == 200
             with running("api", **nats.env("reader"), SICKBAY_HTTP_TOKENS=tokens) as (reading, _):
@@ -116,7 +117,7 @@ def says_at_once_what_it_may_not(http: httpx.Client) -> None:
     began = time.monotonic()
     report = http.post("/v1/outcomes", json={**TARGET, "kind": "ok"}, headers=by("edge"))
     act = http.post("/v1/hold", json={**TARGET, "reason": "t", "for_s": 9}, headers=by("ana"))
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < patience(2)
     assert (report.status_code, act.status_code) == (503, 503)
     assert "may not" in report.json()["detail"] and "may not" in act.json()["detail"]
 
@@ -132,7 +133,7 @@ def test_serve_ends_at_once_with_open_streams_and_half_requests(tmp_path: Path) 
             half.socket.sendall(b"POST /v1/outcomes HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n[")
             process.send_signal(signal.SIGTERM)
             assert list(reader.events()) is not None
-            process.wait(END_S)
+            process.wait(patience(END_S))
 
 
 def test_a_token_is_made_once_and_known_by_its_lines(tmp_path: Path) -> None:

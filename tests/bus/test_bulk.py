@@ -22,6 +22,7 @@ from sickbay.bus.bulk import (
     subscribe_bulk,
 )
 from sickbay.bus.connect import connect_client
+from waiting import patience
 
 HEADERS = b"NATS/1.0\r\nNats-Msg-Id: 00ff-1\r\nA: b\r\n\r\n"
 STATUSES = [
@@ -182,7 +183,7 @@ async def test_a_large_payload_is_not_joined_again_at_every_read() -> None:
     parser = BulkParser(recorder)  # type: ignore[arg-type]
     piece = bytes(32_768)
     await parser.parse(b"MSG a 1 %d\r\n" % (2000 * len(piece)))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         for _ in range(2000):
             await parser.parse(piece)
         await parser.parse(b"\r\n")
@@ -215,8 +216,8 @@ async def test_bulk_and_ordinary_subscriptions_live_on_one_connection(nats_clien
     for n in range(1000):
         await nats_client.publish(f"bulk.{n}", b"%d" % n, headers={"N": str(n)})
     await nats_client.publish("plain", b"x")
-    await asyncio.wait_for(done.wait(), 5)
-    assert (await plain.next_msg(2)).data == b"x"
+    await asyncio.wait_for(done.wait(), patience(5))
+    assert (await plain.next_msg(patience(2))).data == b"x"
     assert [payload for _, _, _, payload in got] == [b"%d" % n for n in range(1000)]
     assert header_value(got[999][2], b"N") == b"999"
     assert len(runs) < 500, "messages that arrive together come in one call"
@@ -234,7 +235,7 @@ async def test_a_bulk_subscription_outlives_a_reconnect(nats_server: NatsServer)
     nats_server.kill9()
     nats_server.restart()
     other = await connect_client(nats_server.url)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while not got.is_set():  # published until the reconnected client hears it
             await other.publish("bulk", b"x")
             await asyncio.sleep(0.01)

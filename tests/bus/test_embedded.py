@@ -19,6 +19,7 @@ pytest.importorskip("fcntl", reason="the embedded server needs POSIX locks")
 from nats_servers import free_port
 from sickbay.bus.connect import AccessRefused, connect_client
 from sickbay.bus.embedded import EmbeddedError, EmbeddedServer, StoreInUse, saved_url
+from waiting import patience, until_sync
 
 # An owner in a process of its own: prints the server's pid and URL, then waits to be ended.
 OWNER = """
@@ -55,11 +56,8 @@ def alive(pid: int) -> bool:
         return not Path("/proc/self").exists()
 
 
-def until_dead(pid: int, timeout_s: float = 5.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while alive(pid):
-        assert time.monotonic() < deadline, f"process {pid} still runs"
-        time.sleep(0.01)
+def until_dead(pid: int) -> None:
+    until_sync(lambda: not alive(pid), f"process {pid} ends")
 
 
 class Owner:
@@ -101,7 +99,7 @@ async def store_one(url: str) -> int:
 async def test_it_starts_with_jetstream_keeps_its_store_and_leaves_nothing_running(tmp_path: Path) -> None:
     began = time.monotonic()
     async with EmbeddedServer(tmp_path / "data") as server:
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < patience(3)
         assert server.running
         assert await store_one(server.url) == 1
         pid = server.pid
@@ -213,7 +211,7 @@ def test_ctrl_c_and_terminate_leave_no_process_behind(
 ) -> None:
     owners.append(Owner(tmp_path))
     owners[0].process.send_signal(number)
-    owners[0].process.wait(10)
+    owners[0].process.wait(patience(10))
     until_dead(owners[0].server_pid)
 
 

@@ -13,6 +13,7 @@ from sickbay.bus import topology
 from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.entries import ReadError, read_entries, read_entry
 from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY
+from waiting import patience
 
 GATES = f"{topology.GATE_PREFIX}>"
 
@@ -45,7 +46,7 @@ async def test_twenty_thousand_entries_come_whole_and_well_under_half_a_second(b
         began = time.monotonic()
         found = await read_entries(bucket, topology.GATE_STREAM, GATES)
         took_s.append(time.monotonic() - began)
-    assert min(took_s) < 0.5, took_s
+    assert min(took_s) < patience(0.5), took_s
     assert len(found.entries) == 20_000
     assert {entry.subject for entry in found.entries} == {
         b"%shost.=.model-%d" % (topology.GATE_PREFIX.encode(), n) for n in range(1, 20_001)
@@ -95,7 +96,7 @@ async def test_traces_of_deleted_and_expired_entries_are_told_from_values(bucket
     await put(bucket, "host.a", b"stays")
     await put(bucket, "host.b", b"", **{"KV-Operation": "DEL"})
     revision = await put(bucket, "host.c", b"expires", **{"Nats-TTL": "1s"})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         entry = await read_entry(bucket, topology.GATE_STREAM, f"{topology.GATE_PREFIX}host.c")
         while entry is None or entry.revision == revision:  # until the server has put its marker in place
             await asyncio.sleep(0.05)
@@ -126,7 +127,7 @@ async def test_a_bucket_that_is_not_there_is_said_at_once(nats_client: Client) -
         await read_entries(nats_client, "KV_none", "$KV.none.>", timeout_s=5)
     with pytest.raises(ReadError, match="no such stream"):
         await read_entry(nats_client, "KV_none", "$KV.none.a", timeout_s=5)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < patience(2)
 
 
 async def test_a_server_that_does_not_answer_is_given_up_in_time(nats_server: NatsServer) -> None:
@@ -137,7 +138,7 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(nats_server: Na
         began = time.monotonic()
         with pytest.raises(ReadError, match="no answer"):
             await read_entries(client, topology.GATE_STREAM, GATES, timeout_s=0.3)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < patience(2)
     finally:
         nats_server.resume()
     assert (await read_entries(client, topology.GATE_STREAM, GATES)).entries == []

@@ -15,6 +15,7 @@ from sickbay.bus import topology
 from sickbay.bus.connect import connect_client
 from sickbay.bus.topology import NoJetStream, StreamDifference, StreamLimits, TopologyError, check_streams, ensure
 from sickbay_events.view import CHECKPOINT_KEY
+from waiting import patience, until
 
 NAMES = (
     "SICKBAY_CONTROL",
@@ -28,7 +29,7 @@ NAMES = (
 
 
 async def api(client: Client, subject: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    reply = await client.request(f"$JS.API.{subject}", json.dumps(body).encode() if body else b"", timeout=5)
+    reply = await client.request(f"$JS.API.{subject}", json.dumps(body).encode() if body else b"", timeout=patience(5))
     answer: dict[str, Any] = json.loads(reply.data)
     assert "error" not in answer, answer
     return answer
@@ -102,9 +103,11 @@ async def test_the_log_takes_events_and_sources_the_control_stream(nats_client: 
     again = await jetstream.publish("sickbay.outcome.r1.openrouter=2Eai.=.m", b"{}", headers={"Nats-Msg-Id": "a-1"})
     assert (outcome.stream, outcome.seq, again.duplicate) == ("SICKBAY_LOG", 1, True)
     assert (await jetstream.publish("sickbay.override.openrouter=2Eai", b"{}")).stream == "SICKBAY_CONTROL"
-    async with asyncio.timeout(5):
-        while (await api(nats_client, "STREAM.INFO.SICKBAY_LOG"))["state"]["last_seq"] < 2:
-            await asyncio.sleep(0.01)
+
+    async def is_copied() -> bool:
+        return bool((await api(nats_client, "STREAM.INFO.SICKBAY_LOG"))["state"]["last_seq"] == 2)
+
+    await until(is_copied, "the act is in the log")
     message = await api(nats_client, "STREAM.MSG.GET.SICKBAY_LOG", {"seq": 2})
     assert message["message"]["subject"] == "sickbay.override.openrouter=2Eai"
 
@@ -114,7 +117,7 @@ async def test_gate_entries_are_republished_without_their_gate(nats_client: Clie
     view = await nats_client.subscribe(f"{topology.VIEW_PREFIX}>")
     await nats_client.jetstream().publish(f"{topology.TARGET_PREFIX}host.=.m", b"counters")
     ack = await nats_client.jetstream().publish(topology.GATE_PREFIX + CHECKPOINT_KEY, b"{}")
-    message = await view.next_msg(2)
+    message = await view.next_msg(patience(2))
     assert message.subject == "sickbay.view.=.0"
     assert message.headers is not None
     assert message.headers["Nats-Sequence"] == str(ack.seq)
@@ -129,7 +132,7 @@ async def test_a_lease_is_free_when_its_time_is_over(nats_client: Client) -> Non
     await nats_client.jetstream().publish(subject, b"r1", headers=headers)
     began = time.monotonic()
     taken = False
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while not taken:
             try:
                 await nats_client.jetstream().publish(subject, b"r2", headers=headers)
@@ -137,7 +140,7 @@ async def test_a_lease_is_free_when_its_time_is_over(nats_client: Client) -> Non
             except Exception as error:
                 assert "wrong last sequence" in str(error)
                 await asyncio.sleep(0.02)
-    assert 0.8 < time.monotonic() - began < 3
+    assert 0.8 < time.monotonic() - began < patience(3)
 
 
 async def test_the_buckets_are_ordinary_ones_for_other_clients(nats_client: Client) -> None:

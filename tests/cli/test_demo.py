@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from cli_runs import CLEAN, sickbay
+from waiting import patience
 
 MARK = "SICKBAY_TEST_MARK"
 linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="children are found by /proc")
@@ -46,7 +47,7 @@ class Run:
 
     def wait_gone(self, limit_s: float) -> list[tuple[int, str]]:
         """What still lives after the limit."""
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + patience(limit_s)
         while (found := self.alive()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return found
@@ -65,7 +66,7 @@ def test_the_demonstration_measures_and_replays(tmp_path: Path) -> None:
     folds to the same holds at the same sequences, by the demonstration's own check and by `sickbay replay`."""
     kept = tmp_path / "demo.jsonl"
     run = Run(tmp_path, "--json", "--keep", str(kept))
-    out, err = run.process.communicate(timeout=90)
+    out, err = run.process.communicate(timeout=patience(90))
     assert run.process.returncode == 0, err
     result = json.loads(out)
     assert run.wait_gone(5) == []
@@ -96,7 +97,7 @@ def test_no_process_outlives_it(number: signal.Signals, tmp_path: Path) -> None:
             run.process.send_signal(number)
             left = run.wait_gone(15)
             assert left == [], f"seed {seed}, after {wait_s:.2f} s of {started} processes: {left}"
-            _, err = run.process.communicate(timeout=5)
+            _, err = run.process.communicate(timeout=patience(5))
             if number != signal.SIGKILL and started > 1:  # before that, Python was still loading it
                 assert run.process.returncode == 1 and "interrupted" in err and "Traceback" not in err, f"{seed}: {err}"
         finally:

@@ -15,13 +15,14 @@ from nats_servers import NatsServer
 from sickbay.cli import app
 from sickbay.cli.nats_equivalents import Named, equivalent_lines, example, table_of
 from sickbay.control.acts import scope_of
+from waiting import patience
 
 
 def run(line: str, url: str) -> subprocess.CompletedProcess[str]:
     """One line as a shell runs it, with the NATS CLI of these tests."""
     program = f"{shlex.quote(str(NATS_CLI))} --server {url}"
     command = line.replace("nats ", f"{program} ", 1)
-    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=patience(30))
 
 
 @needs_nats_cli

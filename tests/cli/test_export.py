@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,68 +12,26 @@ from nats.aio.client import Client
 
 from cli_runs import sickbay
 from nats_servers import NatsServer
+from past_rig import history, settled
 from projector_processes import replay as rebuild
 from sickbay.bus.jetstream import JetStreamApi
-from sickbay.bus.topology import CONTROL, LOG
+from sickbay.bus.topology import LOG
 from sickbay.cli.base import SaysNo
 from sickbay.cli.demo.run import live_holds
 from sickbay.cli.files import export_log, headers_of
 from sickbay.cli.replay import hold_fact
 from sickbay.config import Settings
-from sickbay.control.acts import publish, publish_outcome, publish_override
+from sickbay.control.acts import publish_outcome, publish_override
 from sickbay.log.file import LogFile
 from sickbay.log.folding import replay
 from sickbay.replay.story import trace
 from sickbay.service.app import Services
 from sickbay_events import CallOutcome, Kind, Scope, Target, TargetHeld
 from sickbay_events.codec import outcome_subject
+from waiting import patience
 
 KINDS: tuple[Kind, ...] = ("ok", "ok", "model_unavailable", "server_error", "bad_request", "rate_limited")
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
-
-
-@pytest.fixture
-async def services(nats_server: NatsServer) -> AsyncIterator[Services]:
-    """Running services in this process."""
-    running = Services(Settings(nats=nats_server.url, replica="box"))
-    await running.start()
-    await running.ready()
-    yield running
-    await running.stop()
-
-
-async def history(client: Client, seed: int, count: int) -> None:
-    """Outcomes of three replicas and four targets, unreadable events, and operators' acts."""
-    drawn = random.Random(seed)
-    targets = [Target(f"host-{n % 2}", f"model.{n}") for n in range(4)]
-    for n in range(1, count + 1):
-        replica, target = f"r{drawn.randrange(3)}", drawn.choice(targets)
-        if n % 17 == 0:
-            payload = drawn.choice([b"", b"not json", b'{"kind":"nonsense"}', b'{"kind":"ok","took_ms":-1}', b"\xff"])
-            await publish(client, outcome_subject(replica, target), payload, f"poison-{n}")
-        elif n % 23 == 0:
-            action = drawn.choice(["hold", "allow", "clear"])
-            length = None if action == "clear" else 60
-            await publish_override(client, target.scope, action, reason="x", actor="ana", for_s=length)
-        else:
-            outcome = CallOutcome(kind=drawn.choice(KINDS), status=200, id=f"{replica:0>16}-{n}")
-            await publish_outcome(client, target, outcome, replica=replica)
-
-
-async def settled(client: Client, services: Services) -> int:
-    """Wait until all that is stored is in the log and folded; the last sequence."""
-    api = JetStreamApi(client, timeout_s=5)
-    assert services.projector is not None
-    async with asyncio.timeout(20):
-        while True:
-            info = await api.request(f"STREAM.INFO.{LOG}", {"subjects_filter": "sickbay.override.>"})
-            copied = sum((info["state"].get("subjects") or {}).values())
-            if copied == (await api.request(f"STREAM.INFO.{CONTROL}"))["state"]["messages"]:
-                break
-            await asyncio.sleep(0.02)
-        last: int = info["state"]["last_seq"]
-        assert await services.projector.folded_to(last, 15)
-    return last
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
@@ -105,10 +62,12 @@ async def test_events_deleted_by_hand_are_gaps_in_both(
     await history(nats_client, 7, 40)
     last = await settled(nats_client, services)
     for seq in (5, 6, 20):
-        await nats_client.request(f"$JS.API.STREAM.MSG.DELETE.{LOG}", json.dumps({"seq": seq}).encode(), timeout=5)
+        await nats_client.request(
+            f"$JS.API.STREAM.MSG.DELETE.{LOG}", json.dumps({"seq": seq}).encode(), timeout=patience(5)
+        )
     await services.stop()
     # Its snapshot knows the events that are gone: only a fold from the log's beginning meets the gaps.
-    await nats_client.request("$JS.API.STREAM.PURGE.OBJ_sickbay_snapshots", b"", timeout=5)
+    await nats_client.request("$JS.API.STREAM.PURGE.OBJ_sickbay_snapshots", b"", timeout=patience(5))
     fresh = Services(Settings(nats=nats_server.url, replica="other"))
     await fresh.start()
     await fresh.ready()
@@ -146,7 +105,7 @@ async def test_a_log_that_has_lost_its_head_is_exported_with_what_a_rebuild_need
     last = await settled(nats_client, services)
     whole = await export_log(nats_client, tmp_path / "whole.jsonl")
     assert (whole["trimmed"], whole["control"]) == (0, 0)
-    await JetStreamApi(nats_client, timeout_s=5).request(f"STREAM.PURGE.{LOG}", {"seq": 10})
+    await JetStreamApi(nats_client, timeout_s=patience(5)).request(f"STREAM.PURGE.{LOG}", {"seq": 10})
 
     file = tmp_path / "log.jsonl"
     found = await export_log(nats_client, file)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,28 +12,27 @@ from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is 
 from nats_servers import NatsServer
 from sickbay.bus.connect import connect_client
 from sickbay_events import CallOutcome, ProbeResult, Target, encode, outcome_subject, probe_subject
-
-LIMIT_S = 10.0
+from waiting import patience, until
 
 
 async def publish(client: Client, provider: str, model: str, *kinds: Any, **fields: Any) -> None:
     """One outcome of each kind by the only replica; returns when the log has them."""
     for kind in kinds:
         outcome = CallOutcome(kind=kind, took_ms=1, **fields)
-        await client.request(outcome_subject("r1", Target(provider, model)), encode(outcome), timeout=5)
+        await client.request(outcome_subject("r1", Target(provider, model)), encode(outcome), timeout=patience(5))
 
 
 async def says(url: str, *command: str, wanted: tuple[str, ...]) -> None:
     """The command prints all of this, once the services have folded what was published."""
-    end_s = time.monotonic() + LIMIT_S
-    while True:
-        done = await asyncio.to_thread(sickbay, *command, "--nats", url)
-        printed = " ".join(done.stdout.split())
-        missing = [words for words in wanted if words not in printed]
-        if not missing:
-            return
-        assert time.monotonic() < end_s, f"{missing} not in:\n{done.stdout}{done.stderr}"
-        await asyncio.sleep(0.05)
+
+    async def prints() -> bool:
+        printed = (await asyncio.to_thread(sickbay, *command, "--nats", url)).stdout
+        missing = [words for words in wanted if words not in " ".join(printed.split())]
+        if missing:
+            raise TimeoutError(f"{missing} not in:\n{printed}")
+        return True
+
+    await until(prints, " ".join(command))
 
 
 async def test_what_every_rule_has_counted_is_said_in_plain_words(
@@ -52,7 +50,7 @@ async def test_what_every_rule_has_counted_is_said_in_plain_words(
         await publish(client, "key.test#a", "m", "auth", status=401)
         await publish(client, "odd.test", "m", "unknown", "unknown", signature="odd_page")
         probe = ProbeResult(level="liveness", ok=True, took_ms=5)
-        await client.request(probe_subject("r1", Target("idle.test", "m")), encode(probe), timeout=5)
+        await client.request(probe_subject("r1", Target("idle.test", "m")), encode(probe), timeout=patience(5))
 
         held = (
             "open.test m breaker_open",

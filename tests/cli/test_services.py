@@ -19,19 +19,10 @@ import pytest
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
 from sickbay.bus.connect import connect_client
+from waiting import patience, until_sync
 
 LIMIT_S = 20.0
 Start = Callable[..., Serve]
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Poll a condition that another process brings about."""
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"not in {LIMIT_S} s: {what}")
 
 
 def facts(*arguments: str, environment: dict[str, str] | None = None) -> Any:
@@ -52,14 +43,9 @@ def data(tmp_path: Path, serve: Start) -> Iterator[str]:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """As `data`, for tests that need no log of their own."""
     folder = str(tmp_path_factory.mktemp("shared") / "data")
-    served = Serve("--data", folder)
-    try:
-        served.ready()
+    with Serve("--data", folder) as served:
         yield folder
-        assert served.end()[0] == 0
-    finally:
-        served.process.kill()
-        served.process.communicate()
+    assert served.process.returncode == 0
 
 
 def test_from_report_to_replay(data: str, tmp_path: Path) -> None:
@@ -68,7 +54,7 @@ def test_from_report_to_replay(data: str, tmp_path: Path) -> None:
     report = ["report", *target, "--kind", "model_unavailable", "--status", "404", "--data", data]
     acks = [facts(*report, "--replica", replica) for replica in ("r1", "r2")]
     assert [ack["seq"] for ack in acks] == [1, 2] and acks[0]["stream"] == "SICKBAY_LOG"
-    held = until(lambda: facts("status", "--data", data)["scopes"], "the hold")
+    held = until_sync(lambda: facts("status", "--data", data)["scopes"], "the hold")
     assert [(hold["rule"], hold["began_seq"]) for hold in held[0]["holds"]] == [("quarantine", 2)]
     assert 590 < held[0]["holds"][0]["left_s"] <= 600
 
@@ -106,9 +92,9 @@ def test_operators_acts(shared: str) -> None:
     status = sickbay("status", "--data", shared, environment={"COLUMNS": "120"}).stdout
     assert "ana: maintenance tonight" in status and "held by operator" in status
     facts("clear", "api.openai.com", *by)
-    until(lambda: decided()["allowed"], "the clear")
+    until_sync(lambda: decided()["allowed"], "the clear")
     facts("allow", "api.openai.com", "gpt-5.2", "--until", "2031-01-01T00:00:00Z", *by)
-    until(lambda: decided()["reason"] == "allowed_by_operator", "the allow")
+    until_sync(lambda: decided()["reason"] == "allowed_by_operator", "the allow")
     story = facts("explain", "api.openai.com", "--data", shared)["events"]
     assert [step["replica"] for step in story] == ["ana", "ana"]
     past = sickbay("hold", "h", "--until", "2020-01-01T00:00:00Z", *by)
@@ -163,7 +149,7 @@ def test_status_goes_on_without_services(nats_server: NatsServer, serve: Start) 
     served = serve("--nats", nats_server.url).ready()
     for _ in range(2):
         facts("report", "h", "m", "-k", "model_unavailable", "--nats", nats_server.url)
-    until(lambda: facts("status", "--nats", nats_server.url)["scopes"], "the hold")
+    until_sync(lambda: facts("status", "--nats", nats_server.url)["scopes"], "the hold")
     assert served.end(signal.SIGINT)[0] == 0
     left = facts("status", "--nats", nats_server.url)
     assert left["from"] == "view" and left["scopes"][0]["holds"][0]["rule"] == "quarantine"
@@ -180,19 +166,14 @@ def test_a_second_serve_stands_by_and_takes_over_when_the_first_is_killed(
     both = [serve("--nats", url).ready() for _ in range(2)]
 
     def phases() -> list[str]:
-        found = []
-        for served in both:
-            if served.process.poll() is None:
-                with urllib.request.urlopen(served.health_url, timeout=5) as answer:
-                    found.append(json.load(answer)["projector"]["phase"])
-        return found
+        return [served.health()["projector"]["phase"] for served in both if served.process.poll() is None]
 
-    until(lambda: phases() == ["writing", "standby"], "one writes and one stands by")
+    until_sync(lambda: phases() == ["writing", "standby"], "one writes and one stands by")
     facts("report", "h", "m", "-k", "model_unavailable", "--nats", url)
     both[0].end(signal.SIGKILL)
-    until(lambda: phases() == ["writing"], "the other took over")
+    until_sync(lambda: phases() == ["writing"], "the other took over")
     facts("report", "h", "m", "-k", "model_unavailable", "--nats", url)
-    scopes = until(lambda: facts("status", "--nats", url)["scopes"], "the hold")
+    scopes = until_sync(lambda: facts("status", "--nats", url)["scopes"], "the hold")
     assert scopes[0]["holds"][0]["count"] == 2, "the strike from before the takeover counts"
     assert both[1].end()[0] == 0
 
@@ -230,7 +211,7 @@ def test_serve_killed_takes_its_server_along(tmp_path: Path, serve: Start) -> No
             return True
         return False
 
-    until(gone, "the end of nats-server")
+    until_sync(gone, "the end of nats-server")
     again = serve("--data", str(tmp_path)).ready()
     assert facts("report", "h", "m", "-k", "ok", "--data", str(tmp_path))["seq"] == 2
     assert again.end()[0] == 0
@@ -240,11 +221,11 @@ def test_serve_waits_for_nothing_when_interrupted_at_its_start(tmp_path: Path, s
     """A server that never answers: SIGTERM ends the waiting at once."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         served = serve("--nats", f"nats://127.0.0.1:{silent.getsockname()[1]}", "--data", str(tmp_path))
-        silent.settimeout(LIMIT_S)
+        silent.settimeout(patience(LIMIT_S))
         connection, _ = silent.accept()
         with connection:
             began = time.monotonic()
-            assert served.end()[0] == 0 and time.monotonic() - began < 5
+            assert served.end()[0] == 0 and time.monotonic() - began < patience(5)
 
 
 def test_serve_refuses_what_it_cannot_use(tmp_path: Path, serve: Start) -> None:
@@ -270,13 +251,13 @@ def test_a_policy_file_seeds_an_empty_log_only(
     other.write_text("[rejections]\nthreshold = 5\n")
     first = serve("--nats", nats_server.url, "--policy", str(one)).ready()
     facts("report", "h", "m", "-k", "model_unavailable", "--nats", nats_server.url)
-    until(lambda: facts("status", "--nats", nats_server.url)["scopes"], "the hold after one strike")
+    until_sync(lambda: facts("status", "--nats", nats_server.url)["scopes"], "the hold after one strike")
     in_force = facts("policy", "show", "--nats", nats_server.url)
     assert in_force["seq"] == 1 and in_force["policy"]["rejections"]["threshold"] == 1
     assert "rejections.threshold" in sickbay("policy", "show", "--nats", nats_server.url).stdout
     assert first.end()[0] == 0
     second = serve("--nats", nats_server.url, "--policy", str(other)).ready()
-    findings = until(
+    findings = until_sync(
         lambda: [
             one
             for one in json.loads(sickbay("doctor", "--json", "--nats", nats_server.url).stdout)["findings"]
@@ -295,21 +276,18 @@ def test_health_over_http(nats_server: NatsServer, serve: Start) -> None:
 
     def health() -> tuple[int, Any]:
         try:
-            with urllib.request.urlopen(served.health_url, timeout=5) as reply:
-                return reply.status, json.loads(reply.read())
+            return 200, served.health()
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
 
-    until(lambda: health()[0] == 200, "health")
+    until_sync(lambda: health()[0] == 200, "health")
     assert health()[1]["projector"]["phase"] == "writing"
     nats_server.kill9()
-    until(lambda: health()[0] == 503, "ill health without NATS")
+    until_sync(lambda: health()[0] == 503, "ill health without NATS")
     nats_server.restart()
-    until(lambda: health()[0] == 200, "health after the restart")
+    until_sync(lambda: health()[0] == 200, "health after the restart")
     assert facts("status", "--nats", nats_server.url)["from"] == "services"
-    contract = urllib.request.urlopen(served.health_url.replace("healthz", "asyncapi.json"), timeout=5)
-    with contract as reply:
-        assert json.loads(reply.read())["asyncapi"].startswith("3.")
+    assert json.loads(served.get("asyncapi.json"))["asyncapi"].startswith("3.")
     assert served.end()[0] == 0
 
 
@@ -322,27 +300,15 @@ def test_a_log_line_for_each_hold_and_release(nats_server: NatsServer, serve: St
 
     async def poison() -> None:
         client = await connect_client(nats_server.url)
-        await client.request("sickbay.outcome.r1.h.=.m", b'{"kind":"nonsense"}', timeout=5)
+        await client.request("sickbay.outcome.r1.h.=.m", b'{"kind":"nonsense"}', timeout=patience(5))
         await client.close()
 
     asyncio.run(poison())
-    until(lambda: "released: h m from operator" in _logged(served), "the release in the log")
-    until(lambda: "could not be read: kind" in _logged(served), "the dead letter in the log")
-    text = _logged(served)
+    until_sync(lambda: "released: h m from operator" in served.log(), "the release in the log")
+    until_sync(lambda: "could not be read: kind" in served.log(), "the dead letter in the log")
+    text = served.log()
     assert "WARNING sickbay.services: held: h m by operator until " in text
     assert served.end()[0] == 0
-
-
-def _logged(served: Serve) -> str:
-    """What it has logged so far, without waiting."""
-    assert served.process.stderr is not None
-    os.set_blocking(served.process.stderr.fileno(), False)
-    try:
-        more = os.read(served.process.stderr.fileno(), 1 << 20)
-    except BlockingIOError:
-        more = b""
-    served.said += more.decode()
-    return served.said
 
 
 def test_a_loopback_provider_is_named_as_this_machine_names_it(serve: Callable[..., Serve], tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from nats.aio.client import Client
 import sickbay as product
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsCluster, NatsServer
-from projector_processes import until
 from sickbay.bus.connect import connect_client
 from sickbay.bus.topology import StreamLimits, ensure
 from sickbay.control.acts import ActRefused
 from sickbay.control.policies import PolicyMoved, set_policy, standing_policy, to_toml
 from sickbay_events import CallOutcome, Policy, PolicyChanged, PolicyRefused, Target, encode
 from sickbay_events.redact import looks_secret
+from waiting import patience, until
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 OTHER = Target("openrouter.ai", "other")
@@ -117,7 +117,7 @@ async def test_a_policy_that_cannot_be_read_is_passed_over_and_can_be_replaced(n
     """A raw publisher's nonsense counts in the sequence to expect, while the policy before it stands."""
     await ensure(nats_client)
     await set_policy(nats_client, with_threshold(4), expect=0, reason="r", actor="ana")
-    await nats_client.request("sickbay.policy", encode(PolicyChanged(policy={"nonsense": 1})), timeout=5)
+    await nats_client.request("sickbay.policy", encode(PolicyChanged(policy={"nonsense": 1})), timeout=patience(5))
     standing = await standing_policy(nats_client)
     assert (standing.seq, standing.policy.rejections.threshold) == (2, 4) and "nonsense" in standing.unreadable
     done = await set_policy(nats_client, with_threshold(4), expect=2, reason="mend", actor="ana")
@@ -143,7 +143,7 @@ async def test_services_and_gates_take_up_a_policy_without_restart(
     file = tmp_path / "policy.toml"
     file.write_text(FILE)
     async with product.connect(nats_server.url, replica="r1") as one, product.connect(nats_server.url, "r2") as two:
-        assert await one.ready(10) and await two.ready(10)
+        assert await one.ready(patience(10)) and await two.ready(patience(10))
         one.record(TARGET, CallOutcome(kind="model_unavailable"))
         assert one.decide(TARGET).allowed, "by the defaults one strike holds nothing"
 
@@ -218,7 +218,9 @@ async def test_the_service_sets_a_policy_as_the_command_does(
     serve("--nats", nats_server.url).ready()
 
     async def ask(**question: Any) -> tuple[str, dict[str, Any]]:
-        reply = await nats_client.request("sickbay.operate.v1.policy", json.dumps(question).encode(), timeout=5)
+        reply = await nats_client.request(
+            "sickbay.operate.v1.policy", json.dumps(question).encode(), timeout=patience(5)
+        )
         return (reply.headers or {}).get("Nats-Service-Error-Code", ""), json.loads(reply.data)
 
     code, standing = await ask()

@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 import pytest
 
-from cli_runs import CLEAN, NATS_CLI, needs_nats_cli
+from cli_runs import CLEAN, NATS_CLI, Serve, needs_nats_cli
 from paths import ROOT
 from secured_nats import SecuredNats
 from sickbay.nats_config.write import MONITOR_APART
+from waiting import patience
 
 RUNBOOK = ROOT / "docs" / "runbook.md"
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -120,7 +121,7 @@ class Fleet:
         self.old, self.new = SecuredNats(folder / "old"), SecuredNats(folder / "new")
         self.backups = folder / "backups"
         self.backups.mkdir()
-        self.served: list[subprocess.Popen[str]] = []
+        self.served: list[Serve] = []
 
     @property
     def folders(self) -> dict[str, str]:
@@ -133,17 +134,9 @@ class Fleet:
 
     def serve(self, nats: SecuredNats) -> None:
         """Start services and wait until they answer."""
-        env = {**CLEAN, **nats.env("services"), "SICKBAY_HTTP": "off", "SICKBAY_REPLICA": "services-1"}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "sickbay", "serve"],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.served.append(process)
-        assert process.stdout is not None
-        assert any("sickbay status" in line for line in process.stdout), "the services did not start"
+        made = Serve(**nats.env("services"), SICKBAY_HTTP="off", SICKBAY_REPLICA="services-1")
+        self.served.append(made)
+        made.ready()
 
     def report(self, replica: str, target: str, body: str) -> None:
         """One outcome, as the NATS CLI publishes it."""
@@ -152,9 +145,8 @@ class Fleet:
         subprocess.run(command, env=self.old.nats_env(), check=True, capture_output=True)
 
     def close(self) -> None:
-        for process in self.served:
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=20)
+        for served in self.served:
+            served.end()
         self.old.stop()
         self.new.stop()
 
@@ -192,7 +184,7 @@ def is_subscribed(fleet: Fleet, command: str) -> bool:
     """Whether the server has the subscription that a live command makes."""
     subject = re.findall(r"'([^']*)'", command)[0]
     url = f"http://127.0.0.1:{fleet.old.plan.port + MONITOR_APART}/connz?subs=1"
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=patience(5)) as answer:
         found = json.load(answer)["connections"]
     return any(subject in one.get("subscriptions_list", ()) for one in found)
 
@@ -210,7 +202,7 @@ def watch(step: Step, fleet: Fleet, shell: Shell, out: Path) -> list[str]:
     """Run a live command until it has printed what it should; what it printed."""
     pid = shell.begin(step.command, out)
     try:
-        deadline, told = time.monotonic() + 20, False
+        deadline, told = time.monotonic() + patience(20), False
         while True:
             printed = [line for line in out.read_text(errors="replace").splitlines() if line.strip()]
             if missing(("…", *step.expected, "…"), printed) is None or time.monotonic() > deadline:
@@ -224,7 +216,6 @@ def watch(step: Step, fleet: Fleet, shell: Shell, out: Path) -> list[str]:
 
 
 @needs_nats_cli
-@pytest.mark.timeout(300)
 def test_every_command_of_the_runbook_prints_what_stands_below_it(fleet: Fleet, shell: Shell, tmp_path: Path) -> None:
     """From top to bottom in one shell: who is held and why, who said so, release and undo, backup and move."""
     for number, step in enumerate(steps()):
@@ -245,7 +236,7 @@ def test_every_command_of_the_runbook_prints_what_stands_below_it(fleet: Fleet, 
 def settled(step: Step, shell: Shell) -> list[str]:
     """What a command prints. One that only looks is asked again for a while: an act before it may be under way."""
     looks = any(word in step.command for word in ("status", "explain", "kv get", "kv ls", "nats sub", "doctor"))
-    deadline = time.monotonic() + (10 if looks else 0)
+    deadline = time.monotonic() + (patience(10) if looks else 0)
     while True:
         printed = shell.run(step.command)
         if missing(step.expected, printed) is None or time.monotonic() > deadline:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import pytest
 
 from alert_receiver import SECRET, Receiver
-from cli_runs import CLEAN, Serve, sickbay
+from cli_runs import Serve, sickbay
 from nats_servers import NatsServer, free_port
 from secured_nats import SecuredNats
 from sickbay.bus.connect import connect_client
@@ -38,6 +37,7 @@ from sickbay.doctor.streams import hours_held
 from sickbay.log.snapshots import SnapshotInfo, store
 from sickbay_events import CallOutcome, Target
 from sickbay_projections import FOLD_VERSION
+from waiting import patience, until_sync
 
 Findings = dict[str, dict[str, Any]]
 
@@ -68,7 +68,7 @@ needs_network = pytest.mark.skipif(OWN.startswith("127."), reason="this machine 
 async def edit(nats: NatsServer, stream: str, **fields: Any) -> None:
     """Change a stream as `nats stream edit` does."""
     client = await connect_client(nats.url)
-    api = JetStreamApi(client, timeout_s=5)
+    api = JetStreamApi(client, timeout_s=patience(5))
     config = (await api.request(f"STREAM.INFO.{stream}"))["config"]
     await api.request(f"STREAM.UPDATE.{stream}", {**config, **fields})
     await client.close()
@@ -109,29 +109,10 @@ class Ill:
             await edit(self.nats, stream, max_age=hour_ns, duplicate_window=10**9)
 
     def serve(self) -> None:
-        with (self.folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "sickbay", "serve"], stdout=subprocess.PIPE, stderr=log,
-                env={**CLEAN, **self.environment},
-            )  # fmt: skip
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if b"sickbay status" in line:
-                return
-        raise AssertionError(self.log())
-
-    def log(self) -> str:
-        return (self.folder / "log").read_text()
-
-    def health(self) -> Any:
-        with urllib.request.urlopen(f"http://{OWN}:{self.port}/healthz", timeout=5) as reply:
-            return json.loads(reply.read())
+        self.served = Serve(**self.environment).ready()
 
     def until(self, holds: Callable[[Any], bool]) -> None:
-        deadline = time.monotonic() + 20
-        while not holds(found := self.health()):
-            assert time.monotonic() < deadline, found
-            time.sleep(0.05)
+        until_sync(lambda: holds(self.served.health()), "its health says so")
 
     async def suffer(self) -> None:
         """An event that cannot be read, alerts that are refused, a historian that is killed."""
@@ -142,15 +123,15 @@ class Ill:
             await publish_outcome(client, Target("h", "m"), CallOutcome(kind="model_unavailable"), replica=replica)
         await client.close()
         self.until(lambda found: found["history"]["running"])
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        historian = [pid for pid in children if b"historian" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        pid = self.served.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        historian = [child for child in children if b"historian" in Path(f"/proc/{child}/cmdline").read_bytes()]
         os.kill(int(historian[0]), signal.SIGKILL)
         self.until(lambda found: found["history"]["restarts"] == 1 and found["history"]["running"])
         self.until(lambda found: found["alerts"][0]["not_delivered"] > 0)
 
     def end(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=20)
+        self.served.end()
         self.nats.stop()
 
 
@@ -194,7 +175,7 @@ def test_doctor_names_each_ill_with_its_remedy(
 
 def test_serve_says_as_it_starts_what_loses_events(ill: tuple[Ill, Findings]) -> None:
     """One line each with the remedy, by doctor's own checks; what loses nothing is not said there."""
-    lines = [line for line in ill[0].log().splitlines() if " -> " in line]
+    lines = [line for line in ill[0].served.log().splitlines() if " -> " in line]
     assert [line for line in lines if "WARNING" in line and "log: " in line and "holds 1 h" in line]
     assert [line for line in lines if "control: " in line and "take the limit off" in line]
     assert not [line for line in lines if "views" in line or "files" in line]
@@ -235,7 +216,7 @@ async def test_a_router_s_credential_is_tried_for_what_it_must_not_do_without_ef
     nothing was written by trying."""
     client = await connect_client(secured.options("operator"))
     await ensure(client)
-    api = JetStreamApi(client, timeout_s=5)
+    api = JetStreamApi(client, timeout_s=patience(5))
     streams = (*(stream for stream in (LOG, CONTROL, TRANSITIONS, MAIN.stream)),)
     before = [(await api.request(f"STREAM.INFO.{stream}"))["state"]["last_seq"] for stream in streams]
     found = {}
@@ -298,7 +279,7 @@ def test_a_server_on_the_network_without_tls_or_credentials_is_a_door(tmp_path: 
         assert "credentials" not in examined("--nats", f"nats://127.0.0.1:{port}")
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(patience(10))
 
 
 async def test_a_clock_that_is_off_is_said(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,4 +367,4 @@ def test_serve_refuses_a_file_that_is_not_there_before_it_does_anything(setting:
     environment = {f"SICKBAY_{setting}": "/no/such/file", "SICKBAY_HTTP": "off"}
     done = sickbay("serve", "--nats", "nats://127.0.0.1:1", environment=environment)
     assert done.returncode == 2 and f"SICKBAY_{setting}" in done.stderr and "/no/such/file" in done.stderr
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < patience(10)

@@ -89,7 +89,8 @@ def test_a_second_spelling_of_a_name_is_refused(text: str) -> None:
         untoken(text)
 
 
-def test_a_name_of_256_bytes_is_taken_and_a_longer_one_refused_with_the_accepted_form() -> None:
+def test_a_name_has_at_most_256_bytes() -> None:
+    """A longer one is refused, and the refusal shows the accepted form."""
     longest = "ü" * 128
     assert untoken(token(longest)) == longest
     with pytest.raises(NameRefused, match=r"at most 256 bytes of UTF-8, this one has 257") as caught:

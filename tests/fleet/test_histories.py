@@ -31,7 +31,6 @@ SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
 TOGETHER = 20
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", SEEDS[::TOGETHER])
 def test_whatever_goes_wrong_the_rules_hold(first: int) -> None:
     """The checker of tests/support/sim/rules.py finds nothing in any history (Rules 4 to 7). That every sort of fault

@@ -16,6 +16,7 @@ from sickbay_events.view import CHECKPOINT_KEY
 from sickbay_projections import fold
 from sickbay_projections.rules import holds, witnesses
 from sim.history import run
+from waiting import patience
 
 SEEDS = 60
 
@@ -39,7 +40,7 @@ def _without(*dropped: str) -> Callable[[Any], Any]:
         async def put(self: Leases, name: Any, data: bytes, ttl: str, expected: int, more: Any = None) -> int:
             headers = {"Nats-Expected-Last-Subject-Sequence": str(expected), "Nats-TTL": ttl, **(more or {})}
             kept = {key: value for key, value in headers.items() if key not in dropped}
-            reply = await self._client.request(_subject(name), data, timeout=2.0, headers=kept)
+            reply = await self._client.request(_subject(name), data, timeout=patience(2.0), headers=kept)
             return int(json.loads(reply.data).get("seq", 0))
 
         return put
@@ -101,7 +102,6 @@ MUTATIONS: dict[str, Mutation] = {
 }
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_without_this_rule_the_checker_finds_a_history_that_breaks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a few seeds, one is caught, and for the right reason."""
@@ -117,7 +117,6 @@ def test_without_this_rule_the_checker_finds_a_history_that_breaks(name: str, mo
     pytest.fail(f"{name}: nothing in {SEEDS} seeds; the checker said {said[:3]}")
 
 
-@pytest.mark.timeout(300)
 def test_with_all_rules_in_place_the_same_seeds_are_well() -> None:
     """What is caught above is the missing rule, and not the faults."""
     for faults, first in sorted({(rule.faults, rule.seed) for rule in MUTATIONS.values()}):

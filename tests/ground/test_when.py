@@ -52,7 +52,8 @@ def test_days_are_calendar_days_also_when_the_clock_changes() -> None:
     assert said("yesterday", "2026-10-26T12:00:00Z") == "2026-10-24T22:00:00Z"
 
 
-def test_a_time_that_the_clock_showed_twice_is_the_first_and_one_it_skipped_is_refused() -> None:
+def test_a_time_shown_twice_is_the_first_and_a_skipped_one_is_refused() -> None:
+    """When the clock is set for summer and winter."""
     assert said("2026-10-25 02:30") == "2026-10-25T00:30:00Z"
     assert said("2026-10-25T02:30:00+01:00") == "2026-10-25T01:30:00Z", "the offset says the second one"
     with pytest.raises(WhenRefused, match="went from 02:30 on to 03:30"):

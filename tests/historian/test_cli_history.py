@@ -8,7 +8,6 @@ import io
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from sickbay.historian.query import history_report
 from sickbay.log.file import LogLine, open_writer
 from sickbay_events import CallOutcome, CallsRefused, Target, encode, rfc3339
 from sickbay_projections import Recorded
+from waiting import until_sync
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 SINCE, UNTIL = rfc3339(START_MS - 60_000), rfc3339(START_MS + 3_600_000)
@@ -154,13 +154,6 @@ def test_what_cannot_be_told_is_a_plain_error(
     assert "Traceback" not in done.stderr
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end_s, f"not within 30 s: {what}"
-        time.sleep(0.05)
-
-
 def told(folder: str) -> bool:
     done = sickbay("history", TARGET.provider, "--json", environment={"SICKBAY_DATA": folder})
     return done.returncode == 0 and len(json.loads(done.stdout)["holds"]) == 1
@@ -176,7 +169,7 @@ def test_serve_keeps_the_history_and_history_reads_it_meanwhile_and_afterwards(
     for replica in ("r1", "r2"):
         history_report = ["report", TARGET.provider, TARGET.model, "--kind", "model_unavailable", "--replica", replica]
         assert sickbay(*history_report, environment={"SICKBAY_DATA": folder}).returncode == 0
-    until(lambda: told(folder), "the hold is in the history")
+    until_sync(lambda: told(folder), "the hold is in the history")
     lock = FileLock(tmp_path / "data" / "history.db.lock")
     assert not lock.take(), "the historian writes"
     assert served.end()[0] == 0
@@ -184,9 +177,9 @@ def test_serve_keeps_the_history_and_history_reads_it_meanwhile_and_afterwards(
     lock.release()
     assert told(folder), "the history is read without any service"
     served = serve("--data", folder).ready()
-    until(lambda: not taken(lock), "the historian runs again")
+    until_sync(lambda: not taken(lock), "the historian runs again")
     os.kill(served.process.pid, signal.SIGKILL)
-    until(lambda: taken(lock), "it ends when its parent is gone")
+    until_sync(lambda: taken(lock), "it ends when its parent is gone")
     assert serve("--data", folder).ready().end()[0] == 0, "the NATS server that outlived its parent ends too"
 
 

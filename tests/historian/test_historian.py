@@ -23,7 +23,6 @@ from cli_runs import CLEAN
 from histories import history
 from history_rig import built, closes_databases, contents, one, opened, subject_of  # noqa: F401 - a fixture
 from nats_servers import NatsServer
-from projector_processes import until
 from sickbay.bus.connect import NatsOptions
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.link import Link
@@ -37,6 +36,7 @@ from sickbay.projector import Projector
 from sickbay_events import encode
 from sickbay_projections import Recorded
 from sickbay_projections.replay.history import Page
+from waiting import patience, until
 
 
 async def publish(client: Client, recorded: Sequence[Recorded]) -> int:
@@ -76,7 +76,7 @@ async def historian(url: str, path: Path, keep: Keep | None = None) -> AsyncIter
         yield made
     finally:
         made.stop()
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, patience(20))
         await link.close()
 
 
@@ -103,7 +103,7 @@ class Killable:
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(patience(20))
 
 
 @pytest.mark.parametrize("with_projector", [False, True])
@@ -335,7 +335,7 @@ def test_a_reader_in_the_middle_of_a_query_does_not_stop_the_writer(tmp_path: Pa
     book = Book.open(path)
     began_s = time.monotonic()
     book.write([Page(301, 1)], Position(seq=301))
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < patience(5)
     assert reader.execute("SELECT seq FROM position").fetchone() == before
     reader.close()
     book.close()

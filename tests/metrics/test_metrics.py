@@ -32,7 +32,7 @@ from sickbay_events import CallOutcome, Kind, Override, Scope, outcome_subject, 
 from sickbay_projections import Fleet
 from sickbay_projections.rules.health import health
 from sickbay_projections.state.model import Recorded
-from view_writer import until
+from waiting import patience, until
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 OTHER_TARGET = Target("api.openai.com#batch", "gpt-5.2")
@@ -110,14 +110,14 @@ async def test_who_is_elsewhere_is_told_nothing_where_no_token_can_be_checked(
 async def test_the_services_tell_what_they_know_and_after_a_restart_nothing_else(nats_server: NatsServer) -> None:
     """What is held, counted, and could not be read stands at /metrics; a restarted process counts no past anew."""
     async with served(nats_server.url) as (services, client), sickbay.connect(nats_server.url, "r1") as sb:
-        assert await sb.ready(10)
+        assert await sb.ready(patience(10))
         for _ in range(3):
             sb.record(OTHER_TARGET, CallOutcome(kind="ok"))
         for _ in range(2):
             sb.record(TARGET, CallOutcome(kind="model_unavailable", status=404))
         await until(lambda: sb.reporter.counts.acked == 5)
         nats = await connect_client(nats_server.url)
-        await nats.request(outcome_subject("r1", TARGET), b"no json", timeout=5)
+        await nats.request(outcome_subject("r1", TARGET), b"no json", timeout=patience(5))
         await nats.close()
         found = await told(client, ("sickbay_dead_letters_total", "body"), 1)
         assert found["sickbay_outcomes_total", "ok"] == 3
@@ -182,7 +182,7 @@ async def test_a_router_tells_what_its_gate_and_its_outbox_do(nats_server: NatsS
         registry.register(metrics.collector(sb))
         before = router_samples(registry)
         assert before["sickbay_decisions_total", "quarantined"] == before["sickbay_outbox_dropped_total", "ok"] == 0
-        assert await sb.ready(10)
+        assert await sb.ready(patience(10))
         for _ in range(2):
             sb.record(TARGET, CallOutcome(kind="model_unavailable", status=404))
         await until(lambda: not sb.decide(TARGET).allowed and sb.decide(TARGET).source == "cluster")

@@ -27,6 +27,7 @@ from nats_servers import NatsServer, free_port
 from paths import ROOT
 from sickbay import Target, metrics
 from sickbay_events import CallOutcome
+from waiting import patience
 
 __all__ = ["serve_fixture"]
 
@@ -61,7 +62,7 @@ class Prometheus:
         """What `/api/v1/...` answers; None while it begins. Raises `HTTPError` for a query it refuses."""
         url = f"http://{self.address}/api/v1/{what}?{urllib.parse.urlencode(asked)}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as reply:
+            with urllib.request.urlopen(url, timeout=patience(10)) as reply:
                 return json.loads(reply.read())["data"]
         except (urllib.error.URLError, ConnectionError) as error:
             if isinstance(error, urllib.error.HTTPError) and error.code != 503:
@@ -75,7 +76,7 @@ class Prometheus:
 
     def until(self, query: str, wanted: float) -> None:
         """Wait until a query has this value."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + patience(DEADLINE_S)
         while (found := self.value(query)) != wanted:
             assert self.process.poll() is None and time.monotonic() < deadline, (query, found, self.log.read_text())
             time.sleep(0.05)
@@ -83,7 +84,7 @@ class Prometheus:
     def end(self) -> None:
         """End it."""
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(patience(20))
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_prometheus_scrapes_and_answers_every_panel(
         registry.register(metrics.collector(sb))
         http, thread = prometheus_client.start_http_server(port, addr="127.0.0.1", registry=registry)
         try:
-            assert sb.ready(20)
+            assert sb.ready(patience(20))
             found.until('count(up{job=~"sickbay|sickbay-router"} == 1)', 2)
             found.until("max(sickbay_projector_writer)", 1)
             for _ in range(2):

@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 
-from projector_processes import until
 from sickbay.bus.entries import read_entries
 from sickbay.bus.topology import CONTROL, DEAD, GATE_STREAM, LOG, TRANSITIONS
 from sickbay.cli.demo.router import FIRST
 from topology.composed import env_file
 from topology.fleet import command, fleet, http, writer
 from topology.running import Running, Topology
+from waiting import until, until_sync
 
 LONG = bool(os.environ.get("TOPOLOGY_LONG"))
 PAUSE_S = 30.0 if LONG else 0.0
@@ -33,7 +33,7 @@ PAUSE_S = 30.0 if LONG else 0.0
 EVENTS = 2_000 if LONG else 150
 
 pytestmark = [
-    pytest.mark.timeout(240 if not LONG else 900),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 on loopback"),
 ]
 
@@ -68,7 +68,7 @@ async def test_what_some_routers_met_is_denied_at_all_and_shown_everywhere(topol
     async def all_refuse() -> bool:
         return all(any(fact["event"] == "refused" for fact in facts(one)[before[one.name] :]) for one in routers)
 
-    await until(all_refuse, "every replica's gate refuses the retired model", 20)
+    await until(all_refuse, "every replica's gate refuses the retired model")
     for router in routers:
         told = facts(router)[before[router.name] :]
         first = next(at for at, fact in enumerate(told) if fact["event"] == "refused")
@@ -99,13 +99,6 @@ def up(topology: Topology) -> set[str]:
     found = [one for one in answer["data"]["result"] if one["value"][1] == "1"]
     hosts = [one["metric"]["instance"].rpartition(":") for one in found]
     return {f"{names[host]}:{port}" for host, _, port in hosts}
-
-
-def until_sync(condition: Any, what: str, deadline_s: float = 30) -> None:
-    end_s = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end_s, what
-        time.sleep(0.1)
 
 
 async def test_no_secret_is_in_a_process_list_a_log_or_an_event(topology: Topology) -> None:
@@ -156,7 +149,7 @@ async def test_two_of_three_servers_are_killed_and_come_back(topology: Topology)
             async def all_stale() -> bool:
                 return all(router.mirror.is_stale for router in routers)
 
-            await until(all_stale, "routers know that what they know is old", 20)
+            await until(all_stale, "routers know that what they know is old")
             assert all(router.decide(target).reason for router in routers for target in load.targets)
             # What was under way in the moment of the kill may still have been acknowledged by two.
             assert load.acked <= acked + 10

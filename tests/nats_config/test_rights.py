@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from cli_runs import CLEAN
-from projector_processes import until
 from secured_nats import SecuredNats, acting, serving
 from sickbay.bus.entries import read_entries
 from sickbay.bus.topology import CONTROL, GATE_STREAM, LOG, TRANSITIONS
@@ -20,6 +19,7 @@ from sickbay.control.acts import publish_override
 from sickbay_events import Target
 from sickbay_events.codec import outcome_subject
 from upstream import Upstream
+from waiting import patience, until
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 KEY = TARGET.key
@@ -107,12 +107,12 @@ async def test_a_prober_probes_and_leaves_what_is_held_alone(
 
         async def probes() -> int:
             ask = json.dumps({"subjects_filter": f"sickbay.probe.prober.{KEY}"}).encode()
-            reply = await operator.client.request(f"$JS.API.STREAM.INFO.{LOG}", ask, timeout=5)
+            reply = await operator.client.request(f"$JS.API.STREAM.INFO.{LOG}", ask, timeout=patience(5))
             return int(sum(json.loads(reply.data)["state"].get("subjects", {}).values()))
 
         process = subprocess.Popen([sys.executable, "-m", "sickbay", "prober"], env=env, stderr=subprocess.PIPE)
         try:
-            await until(probes, "a probe's result is in the log", 20)
+            await until(probes, "a probe's result is in the log")
             await publish_override(operator.client, TARGET.scope, "hold", reason="a look", actor="ana", for_s=60)
 
             async def rests() -> bool:
@@ -120,10 +120,10 @@ async def test_a_prober_probes_and_leaves_what_is_held_alone(
                 await asyncio.sleep(2.2)  # two intervals in which a prober that did not know would probe
                 return upstream.ready == before
 
-            await until(rests, "the prober leaves it alone", 15)
+            await until(rests, "the prober leaves it alone")
         finally:
             process.terminate()
-            said = (await asyncio.to_thread(process.communicate, timeout=20))[1].decode()
+            said = (await asyncio.to_thread(process.communicate, timeout=patience(20)))[1].decode()
         assert process.returncode == 0 and "Traceback" not in said, said
         page = await read_entries(operator.client, LOG, "sickbay.probe.>")
         assert [entry.subject.decode() for entry in page.entries] == [f"sickbay.probe.prober.{KEY}"]

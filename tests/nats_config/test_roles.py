@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -19,8 +18,7 @@ import pytest
 from nats.errors import NoRespondersError
 
 import sickbay as router_side
-from cli_runs import CLEAN, sickbay
-from projector_processes import until
+from cli_runs import CLEAN, Serve, sickbay
 from secured_nats import AT_ONCE_S, SecuredNats, acting, serving, settings_of
 from sickbay.bus.connect import ConnectError, NatsOptions, PermissionDenied, connect_client, request
 from sickbay.bus.entries import read_entries
@@ -30,6 +28,7 @@ from sickbay.nats_config.write import write
 from sickbay.service.app import Services
 from sickbay_events import CallOutcome, Scope, Target
 from sickbay_events.codec import outcome_subject
+from waiting import patience, until, until_sync
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 HELD = Target("openrouter.ai", "dead")
@@ -56,7 +55,7 @@ async def stored(nats: SecuredNats) -> dict[str, dict[str, int]]:
         found = {}
         for stream in (LOG, CONTROL, GATE_STREAM):
             asked = json.dumps({"subjects_filter": ">"}).encode()
-            reply = await operator.client.request(f"$JS.API.STREAM.INFO.{stream}", asked, timeout=5)
+            reply = await operator.client.request(f"$JS.API.STREAM.INFO.{stream}", asked, timeout=patience(5))
             subjects = json.loads(reply.data)["state"].get("subjects", {})
             found[stream] = {key: count for key, count in subjects.items() if not key.startswith("$KV.sickbay.target.")}
         return found
@@ -69,7 +68,7 @@ async def test_a_router_reports_reads_the_gate_asks_and_leases_trials(nats: Secu
         async with a_router(nats) as sb:
             assert sb.decide(HELD).reason == "quarantined"
             sb.record(TARGET, CallOutcome(kind="ok"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(patience(10)):
                 while sb.reporter.counts.acked < 1:
                     await asyncio.sleep(0.01)
         async with acting(nats, "router") as router:
@@ -78,12 +77,12 @@ async def test_a_router_reports_reads_the_gate_asks_and_leases_trials(nats: Secu
                 ("sickbay.v1.decide", {"provider": HELD.provider, "model": HELD.model}),
                 ("sickbay.v1.explain", {"provider": HELD.provider, "model": HELD.model}),
             ):
-                reply = await router.client.request(subject, json.dumps(ask).encode(), timeout=5)
+                reply = await router.client.request(subject, json.dumps(ask).encode(), timeout=patience(5))
                 assert json.loads(reply.data)["seq"] >= seq
             lease = {"scope": TARGET.key, "rule": "breaker", "began_seq": 7}
             who = {"replica": "r3", "provider": TARGET.provider, "model": TARGET.model, "token": "t"}
             trial = {**who, "leases": [lease]}
-            reply = await router.client.request("sickbay.v1.trial", json.dumps(trial).encode(), timeout=5)
+            reply = await router.client.request("sickbay.v1.trial", json.dumps(trial).encode(), timeout=patience(5))
             assert json.loads(reply.data)["granted"] is True
             page = await read_entries(router.client, GATE_STREAM, "$KV.sickbay.gate.>")
             assert any(HELD.key.encode() in entry.subject for entry in page.entries)
@@ -138,7 +137,7 @@ async def a_router(nats: SecuredNats) -> AsyncIterator[Any]:
     async with router_side.connect(
         env["SICKBAY_NATS"], "r9", tls_ca=env["SICKBAY_TLS_CA"], inbox_prefix=env["SICKBAY_INBOX_PREFIX"]
     ) as sb:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             while not sb.mirror.is_loaded:
                 await asyncio.sleep(0.01)
         yield sb
@@ -168,8 +167,8 @@ async def test_no_answer_can_be_led_where_a_router_may_not_write(nats: SecuredNa
             await router.client.publish(direct, page, reply=reply)
             await router.client.publish("sickbay.v1.decide", question, reply=reply)
         # What is asked last is answered last, so that everything before it has had its effect.
-        await router.client.request("sickbay.v1.decide", question, timeout=5)
-        await router.client.request(f"{direct}.{entry}", b"", timeout=5)
+        await router.client.request("sickbay.v1.decide", question, timeout=patience(5))
+        await router.client.request(f"{direct}.{entry}", b"", timeout=patience(5))
         after = await stored(nats)
         for stream in (LOG, CONTROL):
             assert after[stream] == before[stream]
@@ -188,7 +187,7 @@ async def test_a_router_with_a_name_reports_under_no_other(tmp_path: Path) -> No
             assert await one.is_denied("subscribe to", "_INBOX_router-router-2.>")
             question = json.dumps({"provider": TARGET.provider, "model": TARGET.model}).encode()
             await one.client.publish("sickbay.v1.decide", question, reply=outcome_subject("router-2", TARGET))
-            await one.client.request("sickbay.v1.decide", question, timeout=5)
+            await one.client.request("sickbay.v1.decide", question, timeout=patience(5))
             assert set((await stored(nats))[LOG]) == {outcome_subject("router-1", TARGET)}
         assert nats.env("router-router-1")["SICKBAY_REPLICA"] == "router-1"
 
@@ -203,7 +202,7 @@ async def test_a_router_is_added_while_the_servers_run(tmp_path: Path) -> None:
                 await connect_client(nats.options("router-router-2"), timeout_s=0.5)
             nats.reload()
             outcome = CallOutcome(kind="ok", id="0123456789abcdef-1")  # counts once, however often it is sent
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience(30)):
                 while True:
                     try:
                         async with acting(nats, "router-router-2") as two:
@@ -225,7 +224,7 @@ async def test_a_view_beside_is_written_and_followed_by_the_same_users(
         async with serving(nats) as services, serving(nats, "box-2", beside="next"):
             await held(nats, services)
             monkeypatch.setenv("SICKBAY_VIEW", "next")
-            async with a_router(nats) as sb, asyncio.timeout(10):
+            async with a_router(nats) as sb, asyncio.timeout(patience(10)):
                 while sb.decide(HELD).reason != "quarantined":
                     await asyncio.sleep(0.02)
             async with acting(nats, "router") as router:
@@ -239,17 +238,17 @@ async def test_a_reader_looks_and_does_not_act(nats: SecuredNats) -> None:
     would deliver where its maker says."""
     async with serving(nats) as services, acting(nats, "reader") as reader:
         seq = await held(nats, services)
-        reply = await reader.client.request("sickbay.v1.status", b"{}", timeout=5)
+        reply = await reader.client.request("sickbay.v1.status", b"{}", timeout=patience(5))
         assert json.loads(reply.data)["scopes"]
         assert (await log_now_ms(reader.client)) > 0
-        message = await reader.client.request(f"$JS.API.STREAM.MSG.GET.{LOG}", b'{"seq":%d}' % seq, timeout=5)
+        message = await reader.client.request(f"$JS.API.STREAM.MSG.GET.{LOG}", b'{"seq":%d}' % seq, timeout=patience(5))
         assert HELD.key in json.loads(message.data)["message"]["subject"]
         assert len((await read_entries(reader.client, GATE_STREAM, "$KV.sickbay.gate.>")).entries) >= 2
         live = await reader.client.subscribe("sickbay.released.>")
         await reader.client.flush()
         async with acting(nats, "operator") as operator:
             await publish_override(operator.client, HELD.scope, "clear", reason="it is back", actor="ana")
-        assert HELD.key in (await live.next_msg(timeout=5)).subject
+        assert HELD.key in (await live.next_msg(timeout=patience(5))).subject
         for subject in (
             outcome_subject("r1", TARGET),
             f"sickbay.override.{TARGET.key}",
@@ -270,7 +269,7 @@ async def test_the_api_reports_reads_and_carries_acts_by_the_services(nats: Secu
         await held(nats, services)
         await publish_outcome(api.client, TARGET, CallOutcome(kind="ok"), replica="edge-1")
         act = {"provider": HELD.provider, "model": HELD.model, "reason": "checked", "actor": "ana"}
-        reply = await api.client.request("sickbay.operate.v1.clear", json.dumps(act).encode(), timeout=5)
+        reply = await api.client.request("sickbay.operate.v1.clear", json.dumps(act).encode(), timeout=patience(5))
         assert json.loads(reply.data)["stream"] == CONTROL
         for subject in (f"sickbay.override.{TARGET.key}", "sickbay.policy", f"$KV.sickbay.gate.{TARGET.key}"):
             assert await api.is_denied("publish", subject)
@@ -279,7 +278,7 @@ async def test_the_api_reports_reads_and_carries_acts_by_the_services(nats: Secu
 @pytest.mark.parametrize("role", ["router", "reader"])
 async def test_a_denied_request_is_said_at_once_with_its_subject(nats: SecuredNats, role: str) -> None:
     """Not a time-out five seconds later: for an act, a request to the server, and one with an acknowledgement."""
-    async with serving(nats), acting(nats, role) as who, asyncio.timeout(AT_ONCE_S):
+    async with serving(nats), acting(nats, role) as who, asyncio.timeout(patience(AT_ONCE_S)):
         with pytest.raises(PermissionDenied, match=f"STREAM.DELETE.{LOG}"):
             await request(who.client, f"$JS.API.STREAM.DELETE.{LOG}", timeout_s=30)
         wanted = "STREAM.INFO.SICKBAY_CONTROL" if role == "router" else "sickbay.override"
@@ -323,10 +322,10 @@ async def test_a_cluster_finds_itself_over_tls_and_keeps_three_copies(tmp_path: 
     """Three servers of one plan, routes over TLS; services and routers work on their credentials."""
     with SecuredNats(tmp_path, cluster=3) as nats:
         async with acting(nats, "operator") as operator:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience(20)):
                 while True:  # until JetStream has found its leader
                     try:
-                        await operator.client.request("$JS.API.INFO", b"", timeout=1)
+                        await operator.client.request("$JS.API.INFO", b"", timeout=patience(1))
                         break
                     except (TimeoutError, NoRespondersError):
                         continue
@@ -334,45 +333,17 @@ async def test_a_cluster_finds_itself_over_tls_and_keeps_three_copies(tmp_path: 
                 await held(nats, services)
                 found = await check_streams(operator.client, settings_of(nats.env("services")).limits)
                 assert found.ok and found.notes == ()
-                info = await operator.client.request(f"$JS.API.STREAM.INFO.{LOG}", b"", timeout=5)
+                info = await operator.client.request(f"$JS.API.STREAM.INFO.{LOG}", b"", timeout=patience(5))
                 assert len(json.loads(info.data)["cluster"]["replicas"]) == 2
                 async with a_router(nats) as sb:
                     assert sb.decide(HELD).reason == "quarantined"
 
 
-class Served:
-    """`sickbay serve` as a process, on the services' credential."""
-
-    def __init__(self, nats: SecuredNats, history: Path) -> None:
-        env = {**CLEAN, **nats.env("services"), "SICKBAY_HTTP": "off", "SICKBAY_HISTORY": str(history)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "sickbay", "serve"],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> Served:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if "sickbay status" in line:
-                return self
-        raise AssertionError(self.process.communicate()[1])
-
-    def __exit__(self, *_: object) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.log = self.process.communicate(timeout=20)[1]
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
-
-
 def test_serve_runs_on_its_credential_and_doctor_is_content(nats: SecuredNats, tmp_path: Path) -> None:
     """From an empty server: it makes streams, writes, answers, keeps history and logs transitions, and the server has
     denied it nothing. Doctor, as the operator, finds nothing bad and nothing to look at."""
-    with Served(nats, tmp_path / "history.db") as served:
+    history = str(tmp_path / "history.db")
+    with Serve(**nats.env("services"), SICKBAY_HTTP="off", SICKBAY_HISTORY=history) as served:
         for name in ("r1", "r2"):
             args = ("report", HELD.provider, HELD.model, "--kind", "model_unavailable", "--status", "404")
             done = sickbay(*args, "--replica", name, environment=nats.env("router"))
@@ -385,13 +356,13 @@ def test_serve_runs_on_its_credential_and_doctor_is_content(nats: SecuredNats, t
         began = time.monotonic()
         refused = sickbay(*act, environment=reader)
         assert refused.returncode == 1 and f"'sickbay.override.{HELD.key}'" in refused.stderr
-        assert time.monotonic() - began < AT_ONCE_S
+        assert time.monotonic() - began < patience(AT_ONCE_S)
         assert sickbay(*act, environment=operator).returncode == 0
         assert "clear: it is back" in sickbay("explain", HELD.provider, HELD.model, environment=operator).stdout
         found = json.loads(sickbay("doctor", "--json", environment=operator).stdout)
         assert found["ok"] and {one["level"] for one in found["findings"]} <= {"ok", "note"}, found
-    assert "released: openrouter.ai dead from quarantine by clear" in served.log
-    assert "Traceback" not in served.log and "may not" not in served.log
+    assert "released: openrouter.ai dead from quarantine by clear" in served.log()
+    assert "Traceback" not in served.log() and "may not" not in served.log()
     assert not [line for line in nats.log().splitlines() if "Violation" in line and "user:services" in line]
 
 
@@ -407,13 +378,10 @@ def test_the_historian_reads_the_log_on_its_credential(nats: SecuredNats, tmp_pa
     env = {**CLEAN, **nats.env("historian"), "SICKBAY_HISTORY": str(path)}
     process = subprocess.Popen([sys.executable, "-m", "sickbay", "historian"], env=env, stderr=subprocess.PIPE)
     try:
-        deadline = time.monotonic() + 20
-        while HELD.model not in told(path):
-            assert time.monotonic() < deadline and process.poll() is None, process.stderr and process.stderr.read()
-            time.sleep(0.05)
+        until_sync(lambda: HELD.model in told(path), "the history tells of the hold")
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=patience(20))
     assert not [line for line in nats.log().splitlines() if "Violation" in line and "user:historian" in line]
 
 

@@ -15,7 +15,6 @@ from nats.aio.client import Client
 
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
-from projector_processes import until
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG
 from sickbay.prober.checks import SUSPICIOUS, UNPROVEN, probe_client, run_check
@@ -25,6 +24,7 @@ from sickbay_events import CallOutcome, Override, Policy, ProbeResult, Target
 from sickbay_events.lease_wire import LeaseName, TrialAsk
 from sickbay_projections import Fleet, Recorded
 from upstream import OPENAI, USAGE, Upstream
+from waiting import patience, until
 
 MODEL: Final = "z-ai/glm-5.3"
 NOT_FOUND: Final[dict[str, Any]] = {
@@ -93,10 +93,11 @@ async def test_an_answer_that_no_upstream_can_have_given_so_fast_is_flagged(upst
     assert (await checked(probe_of(upstream.url))).level == "readiness"
 
 
-async def test_a_silent_upstream_is_a_timeout_within_the_limit_and_a_closed_port_is_not_live(
+async def test_a_silent_upstream_is_a_timeout_and_a_closed_port_is_not_live(
     upstream: Upstream,
 ) -> None:
-    """The limit is kept to; nobody at the port is the network's fault, in both levels."""
+    """The limit is kept to; nobody at the port is the network's fault, in both
+    levels."""
     upstream.after_s = 30.0
     found = await checked(probe_of(upstream.url, limit_s=0.2))
     assert (found.ok, found.kind) == (False, "timeout") and 200 <= found.took_ms < 1000
@@ -108,10 +109,10 @@ async def test_a_silent_upstream_is_a_timeout_within_the_limit_and_a_closed_port
             assert (found.level, found.ok, found.kind) == (level, False, "network")
 
 
-async def test_liveness_asks_the_origin_without_a_key_and_takes_any_answer_but_an_error_of_its_own(
+async def test_liveness_asks_the_origin_without_a_key_and_takes_any_answer(
     upstream: Upstream,
 ) -> None:
-    """A 404 of the base URL is an origin that answers; a 503 is not."""
+    """Any answer but an error of its own: a 404 of the base URL is an origin that answers, a 503 is not."""
     probe = probe_of(upstream.url, level="liveness", headers={"X-Team": "a"})
     for status, ok in ((200, True), (404, True), (401, True), (503, False)):
         upstream.status = status
@@ -263,7 +264,7 @@ def test_which_leases_a_probe_needs() -> None:
 
 async def probes_in(client: Client) -> list[dict[str, Any]]:
     """The probe results that the log has, oldest first."""
-    api, seq, found = JetStreamApi(client, timeout_s=5), 1, []
+    api, seq, found = JetStreamApi(client, timeout_s=patience(5)), 1, []
     while (message := await api.message_at(LOG, seq, or_next=True, subject="sickbay.probe.>")) is not None:
         found.append({"seq": message.seq, **json.loads(message.payload)})
         seq = message.seq + 1
@@ -340,7 +341,7 @@ async def test_a_probe_of_a_held_target_is_its_trial(
     await until(on_probation, "the hold's end")
     lease = LeaseName(TARGET.key, "quarantine", began_seq)
     ask = TrialAsk(replica="r9", provider=TARGET.provider, model=MODEL, leases=[lease], token="other", limit_ms=1_000)
-    granted = await nats_client.request("sickbay.v1.trial", msgspec.json.encode(ask), timeout=5)
+    granted = await nats_client.request("sickbay.v1.trial", msgspec.json.encode(ask), timeout=patience(5))
     assert json.loads(granted.data)["granted"]
     text = await run("probe", "openrouter.ai", MODEL, "--file", file, "--nats", url, code=1)
     assert "another one's" in text and upstream.ready == 0

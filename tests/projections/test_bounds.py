@@ -22,7 +22,8 @@ def target(n: int) -> Target:
     return Target("h", f"m{n}")
 
 
-def test_a_target_without_events_for_48_hours_leaves_two_with_each_event_oldest_first() -> None:
+def test_a_target_without_events_for_48_hours_leaves() -> None:
+    """Two leave with each event, the oldest first."""
     log = Log(target(0))
     story = given(*(log.outcome("ok", at_s=n, target=target(n)) for n in range(5)))
     story.when(log.outcome("ok", at_s=IDLE_S - MS, target=target(9)))

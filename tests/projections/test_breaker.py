@@ -165,9 +165,8 @@ def test_the_window_ages_by_whole_buckets_without_an_event(log: Log) -> None:
 
 
 @pytest.mark.parametrize(("queued_ms", "run", "attempts"), [(5000, 1, 1), (5001, 0, 1), (60_000, 0, 1), (60_001, 0, 0)])
-def test_what_waited_is_in_no_run_and_what_waited_longer_than_the_window_is_statistics(
-    log: Log, queued_ms: int, run: int, attempts: int
-) -> None:
+def test_what_waited_is_in_no_run(log: Log, queued_ms: int, run: int, attempts: int) -> None:
+    """What waited longer than the window is statistics."""
     story = given(log.outcome(FAULT, at_s=0, queued_ms=queued_ms))
     found = document(story, log, 0)
     assert (found["fault_run"], found["window_faults"], found["window_attempts"]) == (run, attempts, attempts)
@@ -384,7 +383,8 @@ def test_one_like_fault_of_a_second_replica_makes_it_everyones(log: Log) -> None
     story.then_decision(TARGET, log.ms(3), allowed=True)
 
 
-def test_an_earlier_fault_of_a_second_replica_without_a_good_answer_after_it_confirms(log: Log) -> None:
+def test_an_earlier_fault_of_a_second_replica_confirms(log: Log) -> None:
+    """Where no good answer came after it."""
     for answered in (False, True):
         log.seq = 0
         story = given(
@@ -478,7 +478,8 @@ def test_a_clear_empties_run_window_and_growth(log: Log, scope: Scope) -> None:
     story.when(log.outcome(FAULT, at_s=4, seen_seq=6)).then(held("breaker", end_ms=log.ms(34)))
 
 
-def test_a_wide_clear_empties_the_window_of_an_ordinary_target_before_its_next_success(log: Log) -> None:
+def test_a_wide_clear_empties_the_window_before_the_next_success(log: Log) -> None:
+    """The window of an ordinary target."""
     story = given(*(log.outcome("ok", at_s=0) for _ in range(5)))
     story.when(log.override("clear", at_s=1, scope=Scope("openrouter.ai")), log.outcome("ok", at_s=2, seen_seq=6))
     story.when(log.outcome("ok", at_s=2, seen_seq=5), log.outcome("ok", at_s=2, seen_seq=7))

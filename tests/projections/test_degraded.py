@@ -76,8 +76,9 @@ def incident() -> list[tuple[str, Event, int, int]]:
     return found
 
 
-def test_the_incident_is_held_at_its_twelfth_checkable_call_and_the_other_models_are_untouched() -> None:
-    """38 empty answers in 108 calls, 70 of them tool-call turns: 35 % of all calls, but all that could be checked."""
+def test_the_incident_is_held_at_its_twelfth_checkable_call() -> None:
+    """The other models are untouched. 38 empty answers in 108 calls, 70 of them tool-call turns: 35 % of all calls, but
+    all that could be checked."""
     fleet, calls, checkable, first = Fleet(), dict[str, int](), 0, None
     for subject, event, seq, time_ms in incident():
         model = subject.rpartition(".")[2]
@@ -441,7 +442,8 @@ def test_two_damaged_models_of_a_host_whose_others_are_clean_are_held_themselves
     assert holds(story) == ["openrouter=2Eai.team-a.a", "openrouter=2Eai.team-a.b"]
 
 
-def test_one_replicas_word_does_not_hold_the_host_while_another_has_clean_samples_of_any_model(log: Log) -> None:
+def test_one_replicas_word_does_not_hold_the_host_that_serves_another(log: Log) -> None:
+    """Another replica has clean samples, of any model."""
     other = clean(log, 0, replica="r2", target=Target("openrouter.ai", "c"))
     story = given(*other, *damaged(log, 1, "a", 12))
     assert holds(story) == ["openrouter=2Eai.team-a.a"], "of this model nobody else had a clean sample"
@@ -451,7 +453,8 @@ def test_one_replicas_word_does_not_hold_the_host_while_another_has_clean_sample
     assert holds(story) == [HOST.key]
 
 
-def test_three_clean_trials_of_any_model_release_the_host_and_one_damaged_begins_it_again(log: Log) -> None:
+def test_three_clean_trials_of_any_model_release_the_host(log: Log) -> None:
+    """One damaged trial begins the hold again."""
     story = given(*damaged(log, 0, "a", 6), *damaged(log, 0, "b", 6))
     assert holds(story) == [HOST.key]
     story.when(*damaged(log, 31, "c", trial=trial(12)))

@@ -186,7 +186,7 @@ def test_a_hold_for_degraded_output_degrades_on_its_probation_too(log: Log) -> N
     story.then(released("degraded"), became("healthy", old="degraded"))
 
 
-def test_what_spoke_against_it_last_counts_until_something_good_comes_or_a_day_is_over(log: Log) -> None:
+def test_the_last_word_against_it_counts_until_a_good_one_or_for_a_day(log: Log) -> None:
     story = given(log.outcome("ok", at_s=0), log.outcome("server_error", at_s=1))
     assert says(story, log, 3000) == ("degraded", "last_outcome", 2999.0)
     assert health(story, log, DAY_S + 1).word == "unknown"
@@ -227,7 +227,8 @@ def test_an_event_that_changes_the_word_tells_old_and_new(log: Log) -> None:
     )
 
 
-def test_an_override_of_the_target_tells_at_once_and_a_wider_one_with_the_next_event(log: Log) -> None:
+def test_an_override_of_the_target_tells_at_once(log: Log) -> None:
+    """A wider one tells with the next event."""
     story = given(log.outcome("ok", at_s=0)).when(log.override("hold", at_s=1, until_s=100))
     story.then(held("operator"), became("held", old="healthy"))
     story.when(log.override("clear", at_s=2)).then(released("operator"), became("unknown", old="held"))

@@ -69,7 +69,8 @@ def test_across_scopes_hold_wins_over_allow(log: Log, allowed: Scope, held_scope
     story.then_decision(TARGET, log.ms(50), allowed=True, reason="allowed_by_operator", scope=allowed.key)
 
 
-def test_a_hold_that_wins_over_an_allow_denies_until_its_own_end_not_that_of_the_folds(log: Log) -> None:
+def test_a_hold_that_wins_over_an_allow_denies_until_its_own_end(log: Log) -> None:
+    """Not until that of the folds."""
     story = given(*rejected_twice(log)).when(
         log.override("allow", at_s=2, scope=HOST, until_s=1000), log.override("hold", at_s=2, until_s=50)
     )
@@ -102,9 +103,8 @@ def test_successes_do_not_lift_an_operators_hold(log: Log) -> None:
 
 
 @pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: scope.name)
-def test_a_clear_ends_every_hold_and_record_and_empties_the_folds_of_its_scope_and_below(
-    log: Log, scope: Scope
-) -> None:
+def test_a_clear_ends_every_hold_and_empties_the_folds_of_its_scope(log: Log, scope: Scope) -> None:
+    """And of the scopes below it."""
     story = given(*rejected_twice(log), log.override("hold", at_s=2, until_s=1000))
     story.when(log.override("clear", at_s=3, scope=scope))
     if scope == MODEL:

@@ -124,7 +124,7 @@ def test_on_probation_the_full_budget_of_two_is_back(log: Log) -> None:
     story.then_decision(TARGET, log.ms(700), allowed=False, began_seq=4)
 
 
-def test_growth_counts_holds_in_a_row_and_is_forgotten_after_ten_minutes_without_one(log: Log) -> None:
+def test_growth_counts_holds_in_a_row_and_is_forgotten_in_ten_minutes(log: Log) -> None:
     policy = Policy.from_data({"rejections": {"growth": 2.0, "cap_s": 1500.0}})
     story = given(log.outcome(GONE, at_s=0), log.outcome(GONE, at_s=0), policy=policy)
     story.then(held("quarantine", end_ms=log.ms(600)))
@@ -215,7 +215,8 @@ def test_a_late_rejection_reopens_nothing(log: Log) -> None:
     assert strikes(story, log, 606) == 1
 
 
-def test_a_success_from_before_the_hold_clears_strikes_on_probation_and_lifts_nothing(log: Log) -> None:
+def test_a_success_from_before_the_hold_clears_strikes_and_lifts_nothing(log: Log) -> None:
+    """On probation."""
     story = quarantined(log).when(log.outcome(GONE, at_s=700, seen_seq=2))
     assert strikes(story, log, 700) == 1
     story.when(log.outcome("ok", at_s=701, seen_seq=1)).then()
@@ -509,7 +510,7 @@ def test_an_early_trial_lifts_is_rejected_or_is_given_back(log: Log, kind: Kind)
     story.then_decision(TARGET, log.ms(201), allowed=cell == "lifts", trial=cell in ("given_back", "tells_nothing"))
 
 
-def test_a_hold_of_another_rule_that_wants_no_trial_keeps_an_early_one_from_being_asked_for(log: Log) -> None:
+def test_no_early_trial_while_a_hold_of_another_rule_wants_none(log: Log) -> None:
     story = busy(log, 10).when(log.outcome("quota", at_s=110, retry_after_s=60))
     story.then_decision(TARGET, log.ms(169), allowed=False, trial=False)
     story.then_decision(TARGET, log.ms(170), allowed=False, trial=True)

@@ -169,7 +169,8 @@ def _scope(kind: Kind) -> Any:
 
 
 @pytest.mark.parametrize("kind", [LIMITED, "quota"])
-def test_a_quarantine_and_a_breaker_give_their_trial_back_and_the_throttle_takes_over(log: Log, kind: Kind) -> None:
+def test_other_holds_give_their_trial_back_and_the_throttle_takes_over(log: Log, kind: Kind) -> None:
+    """A quarantine and a breaker."""
     story = given(*(log.outcome("model_unavailable", at_s=n) for n in range(2)))
     story.when(*(log.outcome("server_error", at_s=3 + n / 10) for n in range(5)))
     lease = [Lease("quarantine", 2), Lease("breaker", log.seq)]
@@ -259,9 +260,8 @@ def test_a_spent_allowance_wants_one_every_ten_minutes(log: Log) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_a_trial_that_told_something_is_the_last_for_a_while_and_a_neutral_one_gives_its_lease_back(
-    log: Log, kind: Kind
-) -> None:
+def test_a_trial_that_told_something_is_the_last_for_a_while(log: Log, kind: Kind) -> None:
+    """A neutral one gives its lease back."""
     story = throttled(log, 600, **ALONE)
     lease = [Lease("throttle", 3)]
     story.when(log.outcome(kind, at_s=200, trial=lease, scope=_scope(kind)))

@@ -21,6 +21,7 @@ from projector_processes import Load, Process, assert_converged
 from sickbay.bus.connect import BusError
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import GATE_STREAM, ensure
+from waiting import patience
 
 FIRST, _, LAST = os.environ.get("SICKBAY_CHAOS", "1:1").partition(":")
 TURNS = 6
@@ -30,7 +31,6 @@ LIE = json.dumps(
 ).encode()
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", range(int(FIRST), int(LAST or FIRST) + 1))
 async def test_whatever_happens_in_whatever_order_it_is_exact_in_the_end(
     nats_server: NatsServer, nats_client: Client, seed: int
@@ -51,7 +51,7 @@ async def test_whatever_happens_in_whatever_order_it_is_exact_in_the_end(
                 done.append(await one_act(dice, nats_server, nats_client, projectors, load))
         finally:
             stop.set()
-            await asyncio.wait_for(flow, 30)
+            await asyncio.wait_for(flow, patience(30))
         await assert_converged(nats_client, *projectors, deadline_s=60)
     except BaseException as error:
         error.add_note(f"seed {seed}: {done}")
@@ -85,9 +85,9 @@ async def one_act(
             await asyncio.sleep(dice.uniform(0, 1.0))
             server.restart()
         elif act == "bucket":
-            await JetStreamApi(client, timeout_s=2).request(f"STREAM.DELETE.{GATE_STREAM}")
+            await JetStreamApi(client, timeout_s=patience(2)).request(f"STREAM.DELETE.{GATE_STREAM}")
         elif act == "lie":
-            await client.request(f"$KV.sickbay.gate.{dice.choice(load.targets).key}", LIE, timeout=1)
+            await client.request(f"$KV.sickbay.gate.{dice.choice(load.targets).key}", LIE, timeout=patience(1))
         else:
-            await client.request("sickbay.outcome.r1.p=2Etest.=.m1", b"rubbish", timeout=1)
+            await client.request("sickbay.outcome.r1.p=2Etest.=.m1", b"rubbish", timeout=patience(1))
     return f"{act} ({victim.name})"

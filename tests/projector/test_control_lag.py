@@ -12,12 +12,13 @@ from nats.aio.client import Client
 
 from cli_runs import sickbay
 from nats_servers import NatsCluster, NatsServer
-from projector_processes import Process, until
+from projector_processes import Process
 from sickbay.bus.connect import connect_client
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG, StreamLimits, ensure
 from sickbay.control.acts import publish_override
 from sickbay_events import Scope
+from waiting import patience, until
 
 HELD = Scope("held.test")
 QUICK = {"ACTS_EVERY_S": 0.1, "WAIT_MAX_S": 0.5}
@@ -32,7 +33,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def sourcing(client: Client, *sources: str) -> None:
     """Have the log take what these streams have; without any it does as one whose source has stopped."""
-    api = JetStreamApi(client, timeout_s=5)
+    api = JetStreamApi(client, timeout_s=patience(5))
     config = (await api.request(f"STREAM.INFO.{LOG}"))["config"]
     await api.request(f"STREAM.UPDATE.{LOG}", {**config, "sources": [{"name": name} for name in sources]})
 
@@ -58,7 +59,7 @@ async def test_an_act_that_does_not_reach_the_log_is_said_until_it_does(
         assert "not yet in force: NATS has not passed it on" in done.stdout
         await writer.until(nats_client, "tells how long it waits", acts_waiting_s=lambda waits_s: waits_s > 0.5)
         await until(lambda: logged(said, "could not get another leader.*restart the NATS server"), "it says what helps")
-        await until(lambda: _found(nats_server.url, "bad"), "doctor finds it", 40)
+        await until(lambda: _found(nats_server.url, "bad"), "doctor finds it", within_s=40)
         await sourcing(nats_client, CONTROL)
         await writer.until(nats_client, "nothing waits any more", acts_waiting_s=0, seq=2)
         await until(lambda: logged(said, "reach the log again"), "it says so")
@@ -74,20 +75,19 @@ async def _found(url: str, level: str) -> bool:
     return bool(acts["level"] == level)
 
 
-@pytest.mark.timeout(120)
 async def test_on_a_cluster_the_writer_has_the_logs_leader_step_down_once(
     nats_cluster: NatsCluster, said: Path
 ) -> None:
     """Another server leads the log then, and no more than once a minute, whatever that helped."""
     client = await connect_client(nats_cluster.url)
-    api = JetStreamApi(client, timeout_s=5)
+    api = JetStreamApi(client, timeout_s=patience(5))
 
     async def leader() -> str:
         return str((await api.request(f"STREAM.INFO.{LOG}"))["cluster"].get("leader", ""))
 
     writer = Process(nats_cluster.url, "a", **QUICK)
     try:
-        await until(lambda: _ensured(client), "the streams are there", 60)
+        await until(lambda: _ensured(client), "the streams are there", within_s=60)
         await writer.until(client, "writes, with its policy", live=True, policy_seq=1)
         await sourcing(client)
         before = await until(leader, "the log has a leader")
@@ -120,8 +120,8 @@ async def test_an_act_whose_copy_the_log_has_aged_past_does_not_wait(
         await writer.until(nats_client, "has its policy", policy_seq=1)
     finally:
         writer.stop()
-    await nats_client.request("sickbay.outcome.r.p=2Etest.=.m", b'{"kind":"ok"}', timeout=2)
-    await JetStreamApi(nats_client, timeout_s=2).request(f"STREAM.PURGE.{LOG}", {"seq": 2})
+    await nats_client.request("sickbay.outcome.r.p=2Etest.=.m", b'{"kind":"ok"}', timeout=patience(2))
+    await JetStreamApi(nats_client, timeout_s=patience(2)).request(f"STREAM.PURGE.{LOG}", {"seq": 2})
     assert await _found(nats_server.url, "ok")
 
 

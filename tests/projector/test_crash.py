@@ -5,30 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Callable, Iterator
 
-import pytest
 from nats.aio.client import Client
 
 from nats_servers import NatsServer
-from projector_processes import Process, assert_converged, under_load, until
+from projector_processes import Spawn, assert_converged, under_load
 from sickbay.bus.topology import ensure
-
-Spawn = Callable[..., Process]
-
-
-@pytest.fixture
-def spawn(nats_server: NatsServer) -> Iterator[Spawn]:
-    """Starts projector processes on the test's server; all are ended with the test."""
-    made: list[Process] = []
-
-    def start(name: str, **options: object) -> Process:
-        made.append(Process(nats_server.url, name, **options))
-        return made[-1]
-
-    yield start
-    for process in made:
-        process.stop()
+from waiting import patience, until
 
 
 async def test_a_projector_killed_at_random_points_loses_and_repeats_nothing(
@@ -123,7 +106,7 @@ async def test_a_standby_whose_state_differs_reloads_and_takes_over_only_then(
     await first.until(nats_client, "has the policy of the log", policy_seq=1, live=True)
     second = spawn("b", MARK_EVERY=64, SNAPSHOT_EVENTS=50)
     await second.until(nats_client, "stands by", phase="standby")
-    await nats_client.request("test.spoil.b", timeout=2)
+    await nats_client.request("test.spoil.b", timeout=patience(2))
     async with under_load(nats_client, 17):
         health = await second.until(nats_client, "reports that it differs", rebuilds=lambda count: count >= 1)
         assert "differs from the writer's" in health["last_rebuild"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 import pytest
@@ -15,12 +14,7 @@ from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.link import Link
 from sickbay.bus.topology import GATE_STREAM
 from sickbay.projector import Projector
-
-
-async def until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not condition():
-            await asyncio.sleep(0.02)
+from waiting import patience, until, until_sync
 
 
 async def test_a_writer_whose_bucket_takes_nothing_says_that_every_gate_is_stale(
@@ -43,7 +37,7 @@ async def test_a_writer_whose_bucket_takes_nothing_says_that_every_gate_is_stale
         assert projector.health().checkpoint_age_s >= 5
     finally:
         projector.stop()
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, patience(20))
         await client.close()
         await link.close()
 
@@ -59,6 +53,4 @@ def test_status_says_that_nothing_is_written(serve: Callable[..., Serve], nats_s
         await client.close()
 
     asyncio.run(limit())
-    end_s = time.monotonic() + 30
-    while "every gate is stale" not in (shown := sickbay("status", "--nats", nats_server.url).stdout):
-        assert time.monotonic() < end_s, shown
+    until_sync(lambda: "every gate is stale" in sickbay("status", "--nats", nats_server.url).stdout, "status says it")

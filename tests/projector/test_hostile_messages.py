@@ -14,6 +14,7 @@ from sickbay import Target
 from sickbay.config import Settings
 from sickbay.service.app import Services
 from sickbay.service.rpc import ENDPOINTS
+from waiting import patience
 
 BODIES: Final = [
     b"",
@@ -55,11 +56,11 @@ async def test_the_services_go_on_after_anything_that_was_published(nats_server:
     await services.start()
     await services.ready()
     async with sickbay.connect(nats_server.url, replica="r9") as sb:
-        assert await sb.ready(10) and sb.link is not None
-        client = await sb.link.wait_connected(10)
+        assert await sb.ready(patience(10)) and sb.link is not None
+        client = await sb.link.wait_connected(patience(10))
         for subject in SUBJECTS:
             for body in (*BODIES, b'{"kind":"model_unavailable"}', b'{"action":"clear","reason":"x","actor":"y"}'):
-                await client.request(subject, body, timeout=10)
+                await client.request(subject, body, timeout=patience(10))
         for body in BODIES:  # whoever may write the view can only make a gate let pass
             await client.publish("sickbay.view.gate.q.=.m", body)
         for row in ENDPOINTS:
@@ -68,8 +69,8 @@ async def test_the_services_go_on_after_anything_that_was_published(nats_server:
         good = Target("good", "m")
         for replica in ("r1", "r2"):
             subject = f"sickbay.outcome.{replica}.{good.key}"
-            await client.request(subject, b'{"kind":"model_unavailable"}', timeout=10)
-        async with asyncio.timeout(20):
+            await client.request(subject, b'{"kind":"model_unavailable"}', timeout=patience(10))
+        async with asyncio.timeout(patience(20)):
             while sb.decide(good).allowed:
                 await asyncio.sleep(0.01)
         assert sb.decide(good).source == "cluster"
@@ -78,7 +79,7 @@ async def test_the_services_go_on_after_anything_that_was_published(nats_server:
 
 
 async def _ask(client: Client, subject: str, body: bytes) -> str | None:
-    reply = await client.request(subject, body, timeout=10)
+    reply = await client.request(subject, body, timeout=patience(10))
     code: str | None = (reply.headers or {}).get("Nats-Service-Error-Code")
     found: Any = json.loads(reply.data)  # an error says in its body what it is about
     assert found

@@ -55,11 +55,12 @@ CHANGES = st.lists(st.tuples(st.sampled_from(["=.0", "=.1", "a", "b.=", "b.=.m"]
 
 
 @given(CHANGES, st.integers(0, 60), st.integers(1, 3))
-def test_a_map_loaded_by_pages_amid_changes_is_the_map_that_followed_from_the_beginning(
+def test_a_map_loaded_amid_changes_is_the_map_that_followed_them_all(
     writes: list[tuple[str, bytes]], at: int, page: int
 ) -> None:
-    """Pages are read one after the other while the feed goes on: once it has passed them, number and digest are
-    those of whoever followed all along, at every revision that both remember."""
+    """One is loaded by pages, the other has followed from the beginning. Pages are read one after the other while the
+    feed goes on: once it has passed them, number and digest are those of whoever followed all along, at every revision
+    that both remember."""
     changes = [Change(key, revision, value or None) for revision, (key, value) in enumerate(writes, 1)]
     whole = ViewMap()
     for change in changes:

@@ -7,35 +7,19 @@ import json
 import secrets
 import shutil
 import signal
-from collections.abc import Callable, Iterator
 
 import pytest
 from nats.aio.client import Client
 
 from nats_servers import NatsServer
-from projector_processes import POLICY, Load, Process, assert_converged, bucket, replay, told, until
+from projector_processes import POLICY, Load, Process, Spawn, assert_converged, bucket, replay, told
 from sickbay.bus.entries import read_entries, read_entry
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import DEAD, GATE_STREAM, LOG, SNAPSHOTS_STREAM, TARGET_PREFIX, TRANSITIONS, ensure
 from sickbay.control.acts import publish_override
 from sickbay.log.snapshots import list_snapshots
 from sickbay_events import CallOutcome, PolicyChanged, Scope, Target, encode
-
-Spawn = Callable[..., Process]
-
-
-@pytest.fixture
-def spawn(nats_server: NatsServer) -> Iterator[Spawn]:
-    """Starts projector processes on the test's server; all are ended with the test."""
-    made: list[Process] = []
-
-    def start(name: str, **options: object) -> Process:
-        made.append(Process(nats_server.url, name, **options))
-        return made[-1]
-
-    yield start
-    for process in made:
-        process.stop()
+from waiting import patience, until
 
 
 async def live(client: Client, process: Process) -> Process:
@@ -44,11 +28,11 @@ async def live(client: Client, process: Process) -> Process:
 
 
 async def api(client: Client, request: str, body: dict[str, object] | None = None) -> None:
-    await JetStreamApi(client, timeout_s=5).request(request, body)
+    await JetStreamApi(client, timeout_s=patience(5)).request(request, body)
 
 
 async def settled(client: Client, process: Process) -> dict[str, object]:
-    last_seq = (await JetStreamApi(client, timeout_s=5).stream_at(LOG)).last_seq
+    last_seq = (await JetStreamApi(client, timeout_s=patience(5)).stream_at(LOG)).last_seq
     return await process.until(client, "has folded all", seq=last_seq, transitions_waiting=0)
 
 
@@ -249,9 +233,9 @@ async def test_a_foreign_entry_is_undone_and_a_deleted_one_put_again(nats_client
     await settled(nats_client, projector)
     await until(lambda: _stands(nats_client, "held=2Etest"), "the hold stands")
     wrong = (await bucket(nats_client))["held=2Etest"].replace(b"held.test", b"well.test")
-    reply = await nats_client.request("$KV.sickbay.gate.well=2Etest", wrong, timeout=2)
+    reply = await nats_client.request("$KV.sickbay.gate.well=2Etest", wrong, timeout=patience(2))
     assert "error" not in json.loads(reply.data)
-    await nats_client.request("$KV.sickbay.gate.held=2Etest", b"", timeout=2, headers={"KV-Operation": "DEL"})
+    await nats_client.request("$KV.sickbay.gate.held=2Etest", b"", timeout=patience(2), headers={"KV-Operation": "DEL"})
     await assert_converged(nats_client, projector)
     assert b'"holds"' not in (await bucket(nats_client))["well=2Etest"]
     assert (await projector.health(nats_client))["mends"] >= 2
@@ -264,7 +248,7 @@ async def test_a_scope_is_held_again_where_the_broom_has_passed(nats_client: Cli
     for turn in range(2):
         await publish_override(nats_client, scope, "hold", reason="short", actor="ana", for_s=1)
         await until(lambda: _stands(nats_client, scope.key), "the hold stands")
-        await until(lambda: _swept(nats_client, scope.key), "the broom has passed", 15)
+        await until(lambda: _swept(nats_client, scope.key), "the broom has passed")
         if turn == 0:
             projector.kill9()  # whoever starts finds the marker
             projector.start()
@@ -281,9 +265,9 @@ async def test_poison_is_noted_redacted_and_passed_the_same_live_and_in_a_replay
     subject = "sickbay.outcome.r1.p=2Etest.=.m1"
     secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
     for payload in (b"", b"not json", b"{}\n{}", b'{"kind":"nonsense"}', b'{"kind":"ok","took_ms":-1}', b'{"v":9}'):
-        await nats_client.request(subject, payload, timeout=2)
-    await nats_client.request(subject, json.dumps({"kind": "key " + secret}).encode(), timeout=2)
-    await nats_client.request("sickbay.outcome.only", b'{"kind":"ok"}', timeout=2)
+        await nats_client.request(subject, payload, timeout=patience(2))
+    await nats_client.request(subject, json.dumps({"kind": "key " + secret}).encode(), timeout=patience(2))
+    await nats_client.request("sickbay.outcome.only", b'{"kind":"ok"}', timeout=patience(2))
     await Load(nats_client).publish(30)
     fleet = await assert_converged(nats_client, projector)
     health = await projector.health(nats_client)
@@ -300,7 +284,7 @@ async def test_poison_is_noted_redacted_and_passed_the_same_live_and_in_a_replay
     projector.kill9()
     projector.start()
     await projector.until_live(nats_client)
-    await nats_client.request(subject, b"one more", timeout=2)
+    await nats_client.request(subject, b"one more", timeout=patience(2))
     await until(lambda: _noted(nats_client, 9), "what was noted once is not noted again")
 
 
@@ -314,7 +298,7 @@ async def test_dead_letters_can_be_switched_off_and_are_few_a_second(nats_client
     projector.stop()
     silent = await live(nats_client, spawn("b", dead_letters=False))
     noted = health["dead_letters"]
-    await nats_client.request("sickbay.outcome.r1.p=2Etest.=.m1", b"nothing", timeout=2)
+    await nats_client.request("sickbay.outcome.r1.p=2Etest.=.m1", b"nothing", timeout=patience(2))
     await silent.until(nats_client, "counts it", poison=lambda counts: counts.get("body") == 1)
     await settled(nats_client, silent)
     assert len((await read_entries(nats_client, DEAD, ">")).entries) == noted
@@ -326,7 +310,7 @@ async def test_the_logs_policy_wins_over_the_file_and_a_change_reaches_the_gates
     projector = await live(nats_client, spawn("a"))
     data = POLICY.to_data()
     data["rejections"]["threshold"] = 5
-    await nats_client.request("sickbay.policy", encode(PolicyChanged(policy=data, actor="ana")), timeout=2)
+    await nats_client.request("sickbay.policy", encode(PolicyChanged(policy=data, actor="ana")), timeout=patience(2))
     health = await projector.until(nats_client, "has the new policy", policy_differs=["rejections.threshold"])
     assert health["policy_seq"] > 1
     fleet = await assert_converged(nats_client, projector)
@@ -360,7 +344,7 @@ async def test_a_damaged_snapshot_is_passed_over(nats_client: Client, spawn: Spa
     await settled(nats_client, projector)
     projector.kill9()
     newest = (await list_snapshots(nats_client))[0]
-    await nats_client.request(f"$O.sickbay_snapshots.C.{newest.nuid}", b"junk", timeout=2)
+    await nats_client.request(f"$O.sickbay_snapshots.C.{newest.nuid}", b"junk", timeout=patience(2))
     projector.start()
     await assert_converged(nats_client, projector)
 
@@ -383,7 +367,7 @@ async def test_the_gate_denies_by_the_rules_that_the_log_says(nats_client: Clien
 
 
 async def _connected(client: Client) -> bool:
-    return client.is_connected and bool(await asyncio.wait_for(client.flush(), 1) or True)
+    return client.is_connected and bool(await asyncio.wait_for(client.flush(), patience(1)) or True)
 
 
 async def _stands(client: Client, key: str) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from nats.aio.client import Client
 
 from nats_servers import NatsServer
-from projector_processes import told, until
+from projector_processes import told
 from sickbay.bus.connect import NatsOptions
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.link import Link
@@ -20,6 +20,7 @@ from sickbay.projector.transitions import IN_FLIGHT_MAX, Transitions, read_end
 from sickbay_events import CallOutcome, DerivedEvent, Target, encode, outcome_subject
 from sickbay_events.codec import derived_id
 from sickbay_projections import Fleet, Recorded
+from waiting import patience, until
 
 TARGETS = 80
 BY_HAND = 4
@@ -29,7 +30,7 @@ BY_HAND = 4
 async def link(nats_server: NatsServer) -> AsyncIterator[Link]:
     made = Link(NatsOptions.from_url(nats_server.url))
     made.start()
-    await made.wait_connected(5)
+    await made.wait_connected(patience(5))
     yield made
     await made.close()
 
@@ -41,17 +42,17 @@ async def rejected(client: Client) -> tuple[str, list[DerivedEvent]]:
     for number in range(2 * TARGETS):
         target = Target("p.test", f"m{number // 2}")
         outcome = CallOutcome(kind="model_unavailable", id=f"{number:016x}-1")
-        reply = await client.request(outcome_subject("r", target), encode(outcome), timeout=2)
+        reply = await client.request(outcome_subject("r", target), encode(outcome), timeout=patience(2))
         seq = json.loads(reply.data)["seq"]
-        message = await JetStreamApi(client, timeout_s=2).message_at(LOG, seq)
+        message = await JetStreamApi(client, timeout_s=patience(2)).message_at(LOG, seq)
         assert message is not None
         derived += fleet.apply(Recorded(outcome, target, replica="r", seq=seq, time_ms=message.time_ns // 1_000_000))
-    return (await JetStreamApi(client, timeout_s=2).stream_at(LOG)).created_at, derived
+    return (await JetStreamApi(client, timeout_s=patience(2)).stream_at(LOG)).created_at, derived
 
 
 async def by_hand(client: Client, count: int) -> None:
     for number in range(count):
-        reply = await client.request("sickbay.held.nobody", b'{"type":"held","n":%d}' % number, timeout=2)
+        reply = await client.request("sickbay.held.nobody", b'{"type":"held","n":%d}' % number, timeout=patience(2))
         assert "seq" in json.loads(reply.data)
 
 
@@ -80,10 +81,11 @@ async def ids_told(client: Client) -> list[str]:
     return [str(one["id"]) for one in await told(client) if "id" in one]
 
 
-async def test_what_was_refused_because_others_wrote_is_told_although_what_came_after_it_stands(link: Link) -> None:
-    """Four messages put in by hand while more are under way: the first four are refused, and the fifth happens to name
-    the stream's last sequence. None is lost, none stands twice, and those left out keep their order."""
-    client = await link.wait_connected(5)
+async def test_what_was_refused_because_others_wrote_is_told_later(link: Link) -> None:
+    """Although what came after it stands already. Four messages put in by hand while more are under way: the first four
+    are refused, and the fifth happens to name the stream's last sequence. None is lost, none stands twice, and those
+    left out keep their order."""
+    client = await link.wait_connected(patience(5))
     created, events = await rejected(client)
     assert IN_FLIGHT_MAX > len(events) > 2 * BY_HAND
     wanted = [derived_id(event, created) for event in events]
@@ -102,7 +104,7 @@ async def test_who_takes_over_from_one_that_died_before_it_told_what_was_refused
 ) -> None:
     """It has folded the log from its beginning and knows of the stream only what stands there, others' messages
     included."""
-    client = await link.wait_connected(5)
+    client = await link.wait_connected(patience(5))
     created, events = await rejected(client)
     wanted = [derived_id(event, created) for event in events]
     died = await new(link, client, created, events)

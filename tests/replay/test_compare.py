@@ -17,15 +17,14 @@ from nats.aio.client import Client
 from cli_runs import sickbay
 from histories import history
 from nats_servers import NatsServer
+from past_rig import services
 from sickbay.bus.topology import LOG
 from sickbay.cli.compare import Asked, _file, _live
 from sickbay.cli.files import export_log
-from sickbay.config import Settings
 from sickbay.control.acts import publish, publish_outcome
 from sickbay.log.file import LogLine, open_writer
 from sickbay.replay.past import log_now
 from sickbay.replay.report import comparison_report
-from sickbay.service.app import Services
 from sickbay_events import CallOutcome, CallsRefused, Lease, Policy, Target, encode, outcome_subject, rfc3339
 from sickbay_events.codec import POLICY_SUBJECT, override_subject, probe_subject
 from sickbay_events.outcome import Override, PolicyChanged, ProbeResult
@@ -36,6 +35,7 @@ from sickbay_projections.replay.counterfactual import World
 from sickbay_projections.replay.estimate import Nearby, Unanswered, share
 from sickbay_projections.replay.traffic import BUCKETS_MAX, Traffic
 from sickbay_projections.testing import START_MS, Log
+from waiting import until
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 
@@ -97,8 +97,9 @@ def test_a_week_without_sickbay_says_what_sickbay_would_have_spared_and_cost() -
     assert [sum(counts) for counts in zip(*[t[1:] for t in row.traffic], strict=True)] == [40, 60, 0]
 
 
-def test_the_trial_that_a_policy_would_have_wanted_is_made_by_the_call_that_came_then() -> None:
-    """A model that had just answered gets one early trial (Rule 4.1): that dead call is made, not spared."""
+def test_the_trial_that_a_policy_wants_is_made_by_the_next_call() -> None:
+    """The call that came then in the log. A model that had just answered gets one early trial (Rule 4.1): that dead
+    call is made, not spared."""
     result = compared(World("default", Policy()), World("none", None), dead_model(good_before=True))
     assert (result.parts[0].calls.dead, result.parts[0].calls.good) == (57, 2)
 
@@ -130,7 +131,8 @@ def test_a_call_that_began_before_the_hold_is_not_refused() -> None:
     assert (result.parts[0].calls.dead, result.parts[0].calls.unsure) == (1, 1)
 
 
-def test_a_call_that_knew_of_the_hold_is_refused_and_a_recorded_lease_or_a_forced_call_is_not() -> None:
+def test_a_call_that_knew_of_the_hold_is_refused_a_lease_or_force_is_not() -> None:
+    """A recorded lease or a forced call is let pass."""
     log = Log(TARGET)
     recorded = [log.outcome("model_unavailable", at_s=n, took_ms=10, replica=f"r{n}") for n in range(2)]
     recorded += [
@@ -446,16 +448,11 @@ def test_an_empty_file_one_event_a_trimmed_head_and_a_cut_file_are_compared_too(
 async def test_the_live_log_and_its_export_are_compared_alike(
     nats_server: NatsServer, nats_client: Client, tmp_path: Path
 ) -> None:
-    services = Services(Settings(nats=nats_server.url, replica="box"))
-    await services.start()
-    await services.ready()
-    try:
+    async with services(nats_server.url):
         for n in range(12):
             event = CallOutcome(kind="model_unavailable" if n < 9 else "ok", status=404 if n < 9 else 200, took_ms=1)
             await publish_outcome(nats_client, TARGET, event, replica=f"r{n % 2}")
         await export_log(nats_client, tmp_path / "log.jsonl.zst")
-    finally:
-        await services.stop()
     notes: list[str] = []
     live = await _live(Asked("live", "default", "none", None, None, nats_server.url, None), notes)
     asked = Asked(str(tmp_path / "log.jsonl.zst"), "default", "none", None, None, None, None)
@@ -470,23 +467,20 @@ async def test_a_live_log_without_its_head_is_compared_under_the_policy_that_was
     nats_server: NatsServer, nats_client: Client, tmp_path: Path
 ) -> None:
     """What operators decided in the part that is gone counts on the log's side; what is missing is said."""
-    services = Services(Settings(nats=nats_server.url, replica="box"))
-    await services.start()
-    await services.ready()
-    try:
+
+    async def is_copied() -> bool:
+        return (await log_now(nats_client)).last_seq > 0
+
+    async with services(nats_server.url):
         policy = Policy.from_data({"rejections": {"threshold": 4}})
         await publish(nats_client, POLICY_SUBJECT, encode(PolicyChanged(policy=policy.to_data())), "policy")
-        async with asyncio.timeout(20):
-            while not (await log_now(nats_client)).last_seq:  # its copy comes by itself
-                await asyncio.sleep(0.02)
+        await until(is_copied, "its copy comes by itself")
         for n in range(9):
             event = CallOutcome(kind="model_unavailable", status=404, took_ms=1)
             await publish_outcome(nats_client, TARGET, event, replica=f"r{n % 2}")
         last = (await log_now(nats_client)).last_seq
         await nats_client.request(f"$JS.API.STREAM.PURGE.{LOG}", b'{"seq":%d}' % (last - 7))
         await export_log(nats_client, tmp_path / "log.jsonl")
-    finally:
-        await services.stop()
     notes: list[str] = []
     live = await _live(Asked("live", None, "default", None, None, nats_server.url, None), notes)
     filed = await asyncio.to_thread(
@@ -500,10 +494,8 @@ async def test_a_live_log_without_its_head_is_compared_under_the_policy_that_was
 
 
 async def test_an_empty_live_log_is_compared_to_nothing(nats_server: NatsServer) -> None:
-    services = Services(Settings(nats=nats_server.url, replica="box"))
-    await services.start()
-    await services.ready()
-    await services.stop()
+    async with services(nats_server.url):
+        pass
     notes: list[str] = []
     empty = await _live(Asked("live", None, "none", None, None, nats_server.url, None), notes)
     assert (empty.comparison.result().events, notes) == (0, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from sickbay.replay.compare_views import compare_views
 from sickbay.replay.verify import verify
 from sickbay.service.app import Services
 from sickbay_events import CallOutcome, Target
+from waiting import patience, until
 
 NEXT = view_names("next")
 LENIENT = "[rejections]\nthreshold = 5\n"
@@ -49,14 +51,14 @@ async def last_seq(client: Client, stream: str) -> int:
 
 async def caught_up(one: Services, other: Services) -> None:
     """Wait until both have folded and written the same."""
-    async with asyncio.timeout(20):
-        while True:
-            pair = [running.projector for running in (one, other)]
-            assert pair[0] is not None and pair[1] is not None
-            seen = [p.view.checkpoint for p in pair if p is not None]
-            if all(s is not None and s.seq == pair[0].seq and s.live for s in seen) and pair[0].seq == pair[1].seq:
-                return
-            await asyncio.sleep(0.02)
+
+    def same() -> bool:
+        pair = [running.projector for running in (one, other)]
+        assert pair[0] is not None and pair[1] is not None
+        seen = [p.view.checkpoint for p in pair if p is not None]
+        return all(s is not None and s.seq == pair[0].seq and s.live for s in seen) and pair[0].seq == pair[1].seq
+
+    await until(same, "both have folded and written the same")
 
 
 async def test_it_writes_its_own_view_tells_nothing_and_agrees(nats_server: NatsServer, nats_client: Client) -> None:
@@ -73,7 +75,9 @@ async def test_it_writes_its_own_view_tells_nothing_and_agrees(nats_server: Nats
             assert fleet_of(beside).digest() == fleet_of(running).digest()
             found = await compare_views(nats_client, MAIN, NEXT)
             assert found.ok and found.digests_equal is True and found.digest_seq >= 96 and found.entries > 0
-            instances = [json.loads((await nats_client.request("$SRV.INFO.sickbay", timeout=2)).data)["metadata"]]
+            instances = [
+                json.loads((await nats_client.request("$SRV.INFO.sickbay", timeout=patience(2))).data)["metadata"]
+            ]
             assert [one["instance"] for one in instances] == ["box"]
             assert (await verify(nats_client, names=NEXT, is_beside=True)).ok
             await rejected(nats_client, Target("new", "m"))
@@ -143,7 +147,7 @@ async def test_routers_follow_the_named_view_and_switch_back(
     async def allowed(view: str) -> bool:
         monkeypatch.setenv("SICKBAY_VIEW", view)
         async with sickbay.connect(nats_server.url, replica=f"router-{view}") as sb:
-            assert await sb.ready(5)
+            assert await sb.ready(patience(5))
             return sb.decide(target).allowed
 
     async with (
@@ -172,6 +176,12 @@ async def test_the_services_switch_by_the_name_and_nothing_is_told_twice_or_lost
                 found.append(body["cause_seq"])
         return found
 
+    async def told(count: int) -> bool:
+        return len(await causes()) >= count
+
+    async def kept() -> bool:
+        return any(found.info.seq > 4 for found in await snapshots.list_snapshots(nats_client, NEXT))
+
     async with services(nats_server.url, "other", beside="next") as beside:
         async with services(nats_server.url) as running:
             await rejected(nats_client, Target("a", "m"))
@@ -181,24 +191,18 @@ async def test_the_services_switch_by_the_name_and_nothing_is_told_twice_or_lost
         for n in range(12):
             await publish_outcome(nats_client, Target("c", "m"), CallOutcome(kind="ok"), replica=f"r{n % 2}")
         await settled(nats_client, beside)
-        async with asyncio.timeout(10):
-            while not any(found.info.seq > 4 for found in await snapshots.list_snapshots(nats_client, NEXT)):
-                await asyncio.sleep(0.02)
+        await until(kept, "a state behind it is stored")
         assert await causes() == [2]
     async with services(nats_server.url, "other", view="next") as switched:
         await settled(nats_client, switched)
-        async with asyncio.timeout(10):
-            while len(await causes()) < 2:
-                await asyncio.sleep(0.02)
+        await until(partial(told, 2), "it is told")
         await rejected(nats_client, Target("d", "m"))
         last = await settled(nats_client, switched)
     async with services(nats_server.url) as back:
         await settled(nats_client, back)
         await rejected(nats_client, Target("e", "m"))
         await settled(nats_client, back)
-        async with asyncio.timeout(10):
-            while len(await causes()) < 4:
-                await asyncio.sleep(0.02)
+        await until(partial(told, 4), "all is told")
     assert await causes() == [2, 4, last, last + 2]
 
 

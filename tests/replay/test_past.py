@@ -11,7 +11,7 @@ from nats.aio.client import Client
 
 from cli_runs import sickbay
 from nats_servers import NatsServer
-from past_rig import TARGETS, api, fleet_of, history, services, settled, stored
+from past_rig import TARGETS, api, fleet_of, history, lived, services, settled, stored
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG, SNAPSHOTS_STREAM
 from sickbay.cli.explain import told_of_then
@@ -24,6 +24,7 @@ from sickbay.replay.past import OutOfReach, find_base, log_now, state_at
 from sickbay_events import CallOutcome, CallsRefused, Target, encode, outcome_subject, rfc3339
 from sickbay_events.outcome import Skipped
 from sickbay_projections import Fleet
+from waiting import patience
 
 
 @pytest.fixture
@@ -44,12 +45,8 @@ async def test_the_state_then_is_the_same_with_and_without_snapshots(
     nats_server: NatsServer, nats_client: Client
 ) -> None:
     """At every sequence the digest is that of a fold from the beginning; without any snapshot it stays the same."""
-    last = 0
     async with services(nats_server.url) as running:
-        for seed in range(3):
-            await history(nats_client, seed, 50)
-            last = await settled(nats_client, running)
-            await stored(nats_client, seed + 1)
+        last = await lived(nats_client, running, 3, 50)
         live = fleet_of(running).digest()
     seqs = (1, 17, 49, 80, 101, last)
     near = [await state_at(nats_client, Bound(seq=seq)) for seq in seqs]
@@ -73,7 +70,7 @@ async def test_a_time_is_answered_by_the_events_up_to_it(nats_server: NatsServer
         times = [
             there.time_ns // 1_000_000
             for seq in (1, 2, 3)
-            if (there := await JetStreamApi(nats_client, timeout_s=5).message_at(LOG, seq)) is not None
+            if (there := await JetStreamApi(nats_client, timeout_s=patience(5)).message_at(LOG, seq)) is not None
         ]
         one = await explained(nats_server.url, target.provider, target.model, "--at", rfc3339(times[0]))
         assert one["state"]["decision"]["allowed"] and [step["seq"] for step in one["events"]] == [1]
@@ -95,7 +92,7 @@ async def test_why_one_replica_skips_it_and_another_does_not(nats_server: NatsSe
             await publish_outcome(nats_client, target, CallOutcome(kind="ok", status=200), replica="router-1")
             await publish_outcome(nats_client, target, CallOutcome(kind="network"), replica="router-2")
         refused = encode(CallsRefused(count=12, rule="breaker"))
-        await nats_client.request(outcome_subject("router-2", target), refused, timeout=5)
+        await nats_client.request(outcome_subject("router-2", target), refused, timeout=patience(5))
         skip = Skipped(provider="host-1", model="busy", reason="breaker_open")
         await publish_outcome(nats_client, other, CallOutcome(kind="ok", skipped=[skip]), replica="router-2")
         await settled(nats_client, running)
@@ -143,12 +140,8 @@ async def test_where_the_beginning_is_gone_it_is_said_from_when_on(
 ) -> None:
     """A trimmed head: before it nothing can be given, at a kept snapshot and after it everything, and in between an
     answer says what it lacks and from when on there is a whole one."""
-    last = 0
     async with services(nats_server.url) as running:
-        for seed in range(3):
-            await history(nats_client, seed, 60)
-            last = await settled(nats_client, running)
-            await stored(nats_client, seed + 1)
+        last = await lived(nats_client, running, 3, 60)
         live = fleet_of(running).digest()
     kept = sorted(found.info.seq for found in await snapshots.list_snapshots(nats_client))
     head = kept[0] + 10

@@ -12,13 +12,14 @@ from nats.aio.client import Client
 
 from cli_runs import sickbay
 from nats_servers import NatsServer
-from past_rig import TARGETS, api, fleet_of, history, services, settled, stored
+from past_rig import TARGETS, api, fleet_of, history, lived, services, settled
 from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, LOG, SNAPSHOTS_STREAM, TARGET_PREFIX, ensure
 from sickbay.control.acts import publish_outcome
 from sickbay.projector import loop
 from sickbay.projector import maintenance as keeper
 from sickbay.replay.verify import CannotVerify, Verified, verify
 from sickbay_events import CallOutcome, Target
+from waiting import until
 
 
 @pytest.fixture
@@ -32,10 +33,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_all_that_is_written_follows_from_the_log(nats_server: NatsServer, nats_client: Client) -> None:
     """Digests said by services, checkpoint and snapshots, entries, documents: compared, and none differs."""
     async with services(nats_server.url) as running:
-        for seed in range(3):
-            await history(nats_client, seed, 60)
-            await settled(nats_client, running)
-            await stored(nats_client, seed + 1)
+        await lived(nats_client, running, 3, 60)
         await running_documents(nats_client)
         found = await verify(nats_client)
         assert found.ok, found.differences
@@ -49,12 +47,12 @@ async def test_all_that_is_written_follows_from_the_log(nats_server: NatsServer,
 
 async def running_documents(client: Client) -> None:
     """Wait until a document of a target stands."""
-    async with asyncio.timeout(10):
-        while True:
-            info = await api(client, f"STREAM.INFO.{GATE_STREAM}", {"subjects_filter": f"{TARGET_PREFIX}>"})
-            if info["state"].get("subjects"):
-                return
-            await asyncio.sleep(0.02)
+
+    async def stands() -> bool:
+        info = await api(client, f"STREAM.INFO.{GATE_STREAM}", {"subjects_filter": f"{TARGET_PREFIX}>"})
+        return bool(info["state"].get("subjects"))
+
+    await until(stands, "a document stands")
 
 
 async def test_a_state_that_went_astray_is_found(nats_server: NatsServer, nats_client: Client) -> None:
@@ -152,10 +150,7 @@ async def test_a_trimmed_head_is_verified_from_the_oldest_snapshot(
 ) -> None:
     """With the log's beginning gone the fold begins at a snapshot; with the snapshots gone too it says so."""
     async with services(nats_server.url) as running:
-        for seed in range(3):
-            await history(nats_client, seed, 60)
-            await settled(nats_client, running)
-            await stored(nats_client, seed + 1)
+        await lived(nats_client, running, 3, 60)
         await api(nats_client, f"STREAM.PURGE.{LOG}", {"seq": 20})
         found = await verify(nats_client)
         assert found.ok and found.begins == "snapshot" and found.from_seq >= 19

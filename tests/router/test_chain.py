@@ -15,6 +15,7 @@ from sickbay import Attempt, CallOutcome, CallResult, Exhausted, Held, Target
 from sickbay.router.failover import ForcedCallLimiter, share_s
 from sickbay.testing import Standalone, standalone
 from virtual_loop import virtual
+from waiting import patience
 
 A, B, C = Target("a.example", "m-a"), Target("b.example", "m-b"), Target("c.example", "m-c")
 CHAIN = [A, B, C]
@@ -381,7 +382,7 @@ async def test_a_release_in_the_view_wakes_who_waits() -> None:
     await asyncio.sleep(0)
     assert not task.done()
     sb.release("a.example")
-    assert (await asyncio.wait_for(task, 5)).model == "m-a"
+    assert (await asyncio.wait_for(task, patience(5))).model == "m-a"
 
 
 async def test_the_end_of_a_hold_wakes_who_waits() -> None:
@@ -393,7 +394,7 @@ async def test_the_end_of_a_hold_wakes_who_waits() -> None:
     await asyncio.sleep(0.01)
     assert not task.done()
     sb.advance(2)
-    assert (await asyncio.wait_for(task, 5)).model == "m-a"
+    assert (await asyncio.wait_for(task, patience(5))).model == "m-a"
 
 
 async def test_a_success_in_the_overlay_wakes_who_waits() -> None:
@@ -409,7 +410,7 @@ async def test_a_success_in_the_overlay_wakes_who_waits() -> None:
         await asyncio.sleep(0)
         assert not task.done()
         sb.overlay.record(A, CallOutcome(kind="ok"), seen=seen)
-        assert (await asyncio.wait_for(task, 5)).model == "m-a"
+        assert (await asyncio.wait_for(task, patience(5))).model == "m-a"
 
 
 def test_waiting_looks_at_ends_and_changes_and_does_not_poll() -> None:

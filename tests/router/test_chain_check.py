@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 
@@ -15,6 +12,7 @@ from sickbay import Attempt, CallOutcome, Target
 from sickbay.config import Settings
 from sickbay.service.app import Services
 from sickbay.testing import standalone
+from waiting import patience, until
 
 A, B = Target("a.example", "m-a"), Target("b.example", "m-b")
 
@@ -29,13 +27,6 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
         for record in caplog.records
         if getattr(record, "event", "") == "no_last_resort"
     ]
-
-
-async def until(condition: Callable[[], Any], what: str) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
-    assert condition(), what
 
 
 async def test_a_chain_at_one_provider_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -54,15 +45,6 @@ async def test_a_chain_at_one_provider_is_named_once(caplog: pytest.LogCaptureFi
     assert "a.example#two / m-2 > a.example#one / m-1" in said(caplog)[1][1]
 
 
-@pytest.fixture
-async def services(nats_server: NatsServer) -> AsyncIterator[Services]:
-    running = Services(Settings(nats=nats_server.url, replica="box-1"))
-    await running.start()
-    await running.ready()
-    yield running
-    await running.stop()
-
-
 async def test_a_candidate_that_never_answered_anybody_is_named(
     nats_server: NatsServer, services: Services, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -73,7 +55,7 @@ async def test_a_candidate_that_never_answered_anybody_is_named(
         other.record(A, CallOutcome(kind="server_error", status=500))
         await until(lambda: other.reporter.counts.acked == 2, "acknowledged")
     async with sickbay.connect(nats_server.url, replica="r-1") as sb:
-        assert await sb.ready(10)
+        assert await sb.ready(patience(10))
         await until(lambda: sb.mirror.seq >= 2, "folded")
         held = Target("c.example", "m-c")
         await sb.call([B, A, held], fine, route="brief")

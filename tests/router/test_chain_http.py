@@ -15,6 +15,7 @@ from aiohttp import web
 import sickbay
 from sickbay import Attempt, CallOutcome, Exhausted, Target
 from sickbay.testing import Standalone, standalone
+from waiting import patience
 
 CHAT = {"choices": [{"message": {"role": "assistant", "content": "Hello there"}, "finish_reason": "stop"}]}
 
@@ -96,7 +97,7 @@ async def test_with_httpx_the_third_answers_after_a_dead_and_a_slow_one(provider
 
         answer = await sb.call([p.target for p in providers], attempt_fn, budget_s=6, attempt_s=0.3)
         assert (answer.value, answer.target, answer.rank) == ("Hello there", fine.target, 2)
-        await asyncio.wait_for(slow.dropping.wait(), 5)
+        await asyncio.wait_for(slow.dropping.wait(), patience(5))
     assert [(o.kind, o.status) for o in outcomes(sb)] == [("model_unavailable", 404), ("timeout", None), ("ok", 200)]
     assert [p.requests for p in providers] == [1, 1, 1]
 

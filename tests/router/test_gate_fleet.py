@@ -27,7 +27,7 @@ from sickbay.projector import Projector
 from sickbay.view.mirror import Mirror
 from sickbay_events import CallOutcome, Override, Scope, encode, override_subject
 from sickbay_events.view import CHECKPOINT_KEY
-from view_writer import until, until_async
+from waiting import patience, until
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 DEAD = json.dumps({"error": {"message": "No endpoints found for z-ai/glm-5.3.", "code": 404}}).encode()
@@ -63,24 +63,22 @@ async def test_two_rejections_anywhere_hold_the_target_everywhere(nats_server: N
     """One replica's lesson is all replicas': the second rejection denies the two that never called."""
     async with projecting(nats_server.url), fleet(nats_server.url, 4) as routers:
         for router in routers:
-            assert await router.ready(10)
+            assert await router.ready(patience(10))
             await until(lambda router=router: router.decide(TARGET).source == "cluster")  # type: ignore[misc]
         await reject(routers[0])
         await reject(routers[1])
-        took_s = await until(lambda: all(not router.decide(TARGET).allowed for router in routers))
-        print(f"all four deny {took_s * 1000:.1f} ms after the deciding rejection")
+        await until(lambda: all(not router.decide(TARGET).allowed for router in routers))
         decision = routers[3].decide(TARGET)
         assert (decision.reason, decision.source, decision.scope) == ("quarantined", "cluster", TARGET.key)
-        assert 590 < decision.retry_in_s <= 600
+        assert 600 - patience(10) < decision.retry_in_s <= 600
         with pytest.raises(Held):
             await reject(routers[2])
-        assert took_s < 1.0
 
 
 async def test_seen_seq_of_a_call_is_what_the_mirror_had_seen_when_it_started(nats_server: NatsServer) -> None:
     """A call that began before the hold and ends well after it lifts nothing (Rule 4, After)."""
     async with projecting(nats_server.url) as projector, fleet(nats_server.url, 2) as (one, other):
-        assert await one.ready(10) and await other.ready(10)
+        assert await one.ready(patience(10)) and await other.ready(patience(10))
         await reject(one)
         await until(lambda: one.mirror.seq == 1, what="the checkpoint tells of the first outcome")
         late = one.attempt(TARGET)
@@ -98,7 +96,7 @@ async def test_seen_seq_of_a_call_is_what_the_mirror_had_seen_when_it_started(na
 async def test_an_operators_clear_ends_the_clusters_hold_and_the_local_one(nats_server: NatsServer) -> None:
     """A replica that holds by its own overlay too is released by a clear that is later in the log."""
     async with projecting(nats_server.url), fleet(nats_server.url, 2) as (one, other):
-        assert await one.ready(10) and await other.ready(10)
+        assert await one.ready(patience(10)) and await other.ready(patience(10))
         await reject(one)
         await reject(one)
         assert one.decide(TARGET).source == "local"
@@ -117,15 +115,15 @@ async def test_it_works_before_the_first_connection_and_catches_up_when_nats_com
     began_s = time.monotonic()
     try:
         async with sickbay.connect(server.url, replica="early") as sb:
-            assert time.monotonic() - began_s < 0.5
+            assert time.monotonic() - began_s < patience(0.5)
             assert sb.decide(TARGET).source == "stale"
             await reject(sb)
             await reject(sb)
             assert (sb.decide(TARGET).allowed, sb.decide(TARGET).source) == (False, "local")
             server.start()
             async with projecting(server.url) as projector, sickbay.connect(server.url, replica="other") as other:
-                await until(lambda: sb.reporter.counts.acked == 2, within_s=10)
-                await until(lambda: projector.seq == 2 and not other.decide(TARGET).allowed, within_s=10)
+                await until(lambda: sb.reporter.counts.acked == 2)
+                await until(lambda: projector.seq == 2 and not other.decide(TARGET).allowed)
     finally:
         server.stop()
 
@@ -134,12 +132,12 @@ async def test_with_nats_gone_the_gate_goes_on_says_stale_and_is_whole_again_aft
     """Last known holds stand, own outcomes count, the age grows; after the restart the fleet is one again."""
     other_target = Target("api.x.ai", "grok")
     async with projecting(nats_server.url), fleet(nats_server.url, 2) as (one, other):
-        assert await one.ready(10) and await other.ready(10)
+        assert await one.ready(patience(10)) and await other.ready(patience(10))
         await reject(one)
         await reject(other)
         await until(lambda: not one.decide(TARGET).allowed and not other.decide(TARGET).allowed)
         nats_server.kill9()
-        await until(lambda: one.decide(TARGET).source == "stale" or one.decide(TARGET).age_s > 3, within_s=8)
+        await until(lambda: one.decide(TARGET).source == "stale" or one.decide(TARGET).age_s > 3)
         assert not one.decide(TARGET).allowed
         assert one.decide(Target("api.x.ai", "unknown")).source == "stale"
         for _ in range(2):
@@ -147,8 +145,8 @@ async def test_with_nats_gone_the_gate_goes_on_says_stale_and_is_whole_again_aft
         assert one.decide(other_target).source == "local"
         assert other.decide(other_target).allowed
         nats_server.restart()
-        await until(lambda: not other.decide(other_target).allowed, within_s=15)
-        await until(lambda: one.decide(Target("api.x.ai", "unknown")).source == "cluster", within_s=5)
+        await until(lambda: not other.decide(other_target).allowed)
+        await until(lambda: one.decide(Target("api.x.ai", "unknown")).source == "cluster")
         assert one.mirror.counts["mismatch"] == 0
 
 
@@ -158,7 +156,7 @@ async def test_holds_releases_skips_and_failovers_are_logged(
     """WARNING for a hold with rule, count, status and seconds; INFO for a release; skips once with a count."""
     caplog.set_level(logging.INFO, logger="sickbay")
     async with projecting(nats_server.url), fleet(nats_server.url, 1) as (one,):
-        assert await one.ready(10)
+        assert await one.ready(patience(10))
         await reject(one)
         await reject(one)
         await until(lambda: TARGET.key in one.mirror.entries)
@@ -215,7 +213,7 @@ def test_a_router_without_logging_set_up_has_nothing_on_its_stderr(nats_server: 
             process.stdin.write("go\n")
             process.stdin.flush()
             assert process.stdout.readline() == "quarantined\n"
-        _, stderr = process.communicate(timeout=20)
+        _, stderr = process.communicate(timeout=patience(20))
     finally:
         process.kill()
         process.wait()
@@ -228,7 +226,7 @@ def test_it_runs_under_uvloop(nats_server: NatsServer) -> None:
 
     async def main() -> str:
         async with projecting(nats_server.url), fleet(nats_server.url, 2) as (one, other):
-            assert await one.ready(10) and await other.ready(10)
+            assert await one.ready(patience(10)) and await other.ready(patience(10))
             await reject(one)
             await reject(other)
             await until(lambda: not one.decide(TARGET).allowed and not other.decide(TARGET).allowed)
@@ -237,7 +235,7 @@ def test_it_runs_under_uvloop(nats_server: NatsServer) -> None:
     assert uvloop.run(main()) == "quarantined"
 
 
-def test_without_a_url_the_environment_then_the_machines_own_server_then_the_default_is_taken(
+def test_without_a_url_the_environment_or_the_machines_server_is_taken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """`$SICKBAY_NATS` wins over the address file of `sickbay serve`, and that over nats://127.0.0.1:4222."""
@@ -310,7 +308,7 @@ async def test_no_mirror_pages_while_a_projector_changes_200_entries_a_second(na
     """Checkpoints of a real projector under load fit what each mirror had at their revision."""
     async with projecting(nats_server.url), fleet(nats_server.url, 3) as (one, other, third):
         for sb in (one, other, third):
-            assert await sb.ready(10)
+            assert await sb.ready(patience(10))
         before = [sb.mirror.resyncs for sb in (one, other, third) if isinstance(sb.mirror, Mirror)]
         await dead_targets(one, other, range(600), per_s=200)
         await until(lambda: not third.decide(Target("openrouter.ai", "dead-599")).allowed)
@@ -329,7 +327,7 @@ async def test_a_server_killed_under_load_leaves_mirrors_that_hold_what_the_buck
     """SIGKILL in the middle of 200 changes a second; afterwards nobody misses an entry or keeps one too many."""
     async with projecting(nats_server.url), fleet(nats_server.url, 3) as (one, other, third):
         for sb in (one, other, third):
-            assert await sb.ready(10)
+            assert await sb.ready(patience(10))
         load = asyncio.create_task(dead_targets(one, other, range(600), per_s=200))
         await asyncio.sleep(1.0)
         nats_server.kill9()
@@ -337,10 +335,10 @@ async def test_a_server_killed_under_load_leaves_mirrors_that_hold_what_the_buck
         nats_server.restart()
         await load
         last = Target("openrouter.ai", "dead-599")
-        await until(lambda: all(not sb.decide(last).allowed for sb in (one, other, third)), within_s=20)
-        await until(lambda: one.reporter.counts.acked == other.reporter.counts.acked == 600, within_s=20)
+        await until(lambda: all(not sb.decide(last).allowed for sb in (one, other, third)))
+        await until(lambda: one.reporter.counts.acked == other.reporter.counts.acked == 600)
         for sb in (one, other, third):
-            await until_async(lambda sb=sb: _same(sb), within_s=10)  # type: ignore[misc]
+            await until(lambda sb=sb: _same(sb))  # type: ignore[misc]
             held = [n for n in range(600) if Target("openrouter.ai", f"dead-{n}").key in sb.mirror.entries]
             assert len(held) == 600
 

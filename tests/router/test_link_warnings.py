@@ -10,8 +10,8 @@ import pytest
 
 import sickbay
 from nats_servers import NatsServer
-from reporter_rig import until
 from sickbay.bus.connect import NatsOptions, connect_once
+from waiting import patience, until
 
 
 def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -36,12 +36,12 @@ async def test_a_lost_connection_is_said_and_its_return_too(
     caplog.set_level(logging.INFO, "sickbay.bus")
     async with sickbay.connect(nats_server.url, replica="r") as sb:
         assert sb.link is not None
-        await sb.link.wait_connected(10)
+        await sb.link.wait_connected(patience(10))
         assert _lines(caplog) == []
         nats_server.kill9()
-        await until(lambda: bool(_lines(caplog)), 15)
+        await until(lambda: bool(_lines(caplog)))
         nats_server.restart()
-        await until(lambda: any("connected to NATS" in r.getMessage() for r in caplog.records), 15)
+        await until(lambda: any("connected to NATS" in r.getMessage() for r in caplog.records))
     assert len(_lines(caplog)) == 1
 
 

@@ -86,8 +86,9 @@ def test_without_a_cluster_a_local_hold_lasts_to_its_own_end() -> None:
     assert not rig.decide().allowed
 
 
-def test_a_hold_the_cluster_does_not_share_lasts_30_s_more_and_doubles_while_it_recurs() -> None:
-    """Once the checkpoint has passed its events: 30 s, then 60 s, up to 10 min; a success between forgets."""
+def test_a_hold_of_its_own_lasts_30_s_more_and_doubles_while_it_recurs() -> None:
+    """The cluster does not share it. Once the checkpoint has passed its events: 30 s, then 60 s, up to 10 min; a
+    success between forgets."""
     rig = Rig()
     for round_, extra_s in enumerate((30, 60, 120, 240, 480, 600, 600)):
         log_seq = 100 + 10 * round_

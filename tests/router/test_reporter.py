@@ -126,8 +126,9 @@ def test_whatever_a_caller_gives_what_is_taken_reads_back_from_the_log(
         assert isinstance(decode(outcome_subject("r1", entry.target), data), CallOutcome)
 
 
-def test_long_text_is_cut_durations_are_whole_milliseconds_and_hints_are_at_most_30_days() -> None:
-    """Rule 2: detail 200 characters, code 64, retry-after 30 days."""
+def test_text_durations_and_hints_are_cut_to_their_limits() -> None:
+    """Durations are whole milliseconds, hints at most 30 days. Rule 2: detail 200 characters, code 64, retry-after 30
+    days."""
     event = CallOutcome(
         kind="server_error",
         detail="d" * 300,
@@ -183,7 +184,8 @@ def test_a_full_outbox_drops_successes_before_failures_and_counts_them_by_kind()
     assert kinds_in(mine) == ["timeout", "bad_request", "auth", "quota", "network", "cancelled"]
 
 
-def test_an_outbox_full_of_failures_takes_no_success_and_drops_its_oldest_for_a_failure() -> None:
+def test_an_outbox_full_of_failures_takes_only_a_failure() -> None:
+    """It drops its oldest for a failure, and takes no success."""
     mine = reporter(capacity=3)
     for kind in ("timeout", "auth", "quota", "ok", "network"):
         mine.record(TARGET, CallOutcome(kind=kind))

@@ -13,6 +13,7 @@ from sickbay import Attempt, CallOutcome, Exhausted, Target
 from sickbay.router.streams import StreamingAnswer
 from sickbay.testing import Standalone, standalone
 from virtual_loop import virtual
+from waiting import patience
 
 A, B = Target("a.example", "m-a"), Target("b.example", "m-b")
 Clock = Callable[[], float]
@@ -171,7 +172,7 @@ async def test_a_stream_that_is_dropped_without_being_closed_is_ended_too() -> N
 
     await reads()
     gc.collect()
-    await asyncio.wait_for(closed.wait(), 5)
+    await asyncio.wait_for(closed.wait(), patience(5))
     assert [o.kind for o in outcomes(sb)] == ["cancelled"]
 
 

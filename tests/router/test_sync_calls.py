@@ -12,6 +12,7 @@ import sickbay.sync
 from sickbay import Attempt, CallOutcome, Exhausted, Target
 from sickbay.sync import SyncSickbay
 from sickbay.testing import Standalone
+from waiting import patience
 
 A, B = Target("a.example", "m-a"), Target("b.example", "m-b")
 
@@ -90,9 +91,9 @@ def test_a_release_wakes_a_waiting_thread(made: tuple[SyncSickbay, Standalone]) 
         target=lambda: found.append(facade.call([A], lambda target, _attempt: target.model, wait_s=15).value)
     )
     thread.start()
-    assert waiting.wait(5)
+    assert waiting.wait(patience(5))
     sb.release(A)
-    thread.join(5)
+    thread.join(patience(5))
     assert found == ["m-a"]
 
 

@@ -8,7 +8,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -28,6 +27,7 @@ from sickbay_events import CallOutcome, Target
 from sickbay_events.codec import encode_derived
 from sickbay_events.derived import DerivedEvent, HealthChanged, Released, TargetHeld, WarningRaised
 from sickbay_events.names import Scope
+from waiting import patience, until, until_sync
 
 FASTSTREAM = [sys.executable, "-m", "faststream"]
 SCOPE = Scope("openrouter.ai", "", "z-ai/glm-5.3")
@@ -105,6 +105,11 @@ def test_importing_the_application_reads_no_environment() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def got(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=patience(5)) as reply:
+        return bytes(reply.read())
+
+
 def test_faststream_runs_it(nats_server: NatsServer) -> None:
     """`faststream run sickbay.app:app`: healthy, folding, answering; SIGTERM ends it in order."""
     port = free_port()
@@ -114,24 +119,19 @@ def test_faststream_runs_it(nats_server: NatsServer) -> None:
         env={**CLEAN, "SICKBAY_NATS": nats_server.url},
     )  # fmt: skip
     try:
-        deadline, status = time.monotonic() + 30, 0
-        while status != 200 and time.monotonic() < deadline and process.poll() is None:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as reply:
-                    status, facts = reply.status, json.loads(reply.read())
-            except (urllib.error.URLError, ConnectionError):
-                time.sleep(0.05)
-        assert status == 200 and facts["ok"] and facts["connected"]
+        facts = until_sync(lambda: json.loads(got(f"http://127.0.0.1:{port}/healthz")), "it is healthy")
+        assert facts["ok"] and facts["connected"]
         for _ in range(2):
             assert sickbay("report", "h", "m", "-k", "model_unavailable", "--nats", nats_server.url).returncode == 0
-        while time.monotonic() < deadline:
+
+        def scopes() -> Any:
             found = json.loads(sickbay("status", "--json", "--nats", nats_server.url).stdout)
-            if found["from"] == "services" and found["scopes"]:
-                break
-        assert found["scopes"][0]["holds"][0]["began_seq"] == 2
+            return found["from"] == "services" and found["scopes"]
+
+        assert until_sync(scopes, "the services tell of the hold")[0]["holds"][0]["began_seq"] == 2
     finally:
         process.send_signal(signal.SIGTERM)
-        said = process.communicate(timeout=20)[0]
+        said = process.communicate(timeout=patience(20))[0]
     # uvicorn raises the signal anew once all has ended in order.
     assert process.returncode in (0, -signal.SIGTERM, 128 + signal.SIGTERM), said
     assert "Traceback" not in said
@@ -153,11 +153,9 @@ async def test_the_application_begins_and_ends_in_process(nats_server: NatsServe
     assert [task for task in asyncio.all_tasks() if task.get_name().startswith("sickbay")] == []
 
 
-async def test_a_policy_file_seeds_the_log_that_its_services_make_whatever_reaches_it_first(
-    nats_server: NatsServer, tmp_path: Path
-) -> None:
-    """A router that has waited for the log stores its outcomes the moment it is there: the file's policy is the first
-    one all the same. A log that stood before keeps to its own."""
+async def test_a_policy_file_seeds_the_log_that_its_services_make(nats_server: NatsServer, tmp_path: Path) -> None:
+    """Whatever event reaches the log first. A router that has waited for the log stores its outcomes the moment it is
+    there: the file's policy is the first one all the same. A log that stood before keeps to its own."""
     policy = tmp_path / "policy.toml"
     policy.write_text("[rejections]\nthreshold = 7\n")
     client = await connect_client(nats_server.url)
@@ -217,14 +215,11 @@ async def test_an_alert_whose_handler_fails_comes_again(
         for replica in ("r1", "r2"):
             outcome = CallOutcome(kind="model_unavailable")
             await publish_outcome(client, Target("h", "m"), outcome, replica=replica)
-        async with asyncio.timeout(10):
-            while len(heard) < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(heard) == 2, "it is told again")
         await client.close()
     assert heard[0] == heard[1] and heard[0].type == "held" and heard[0].cause_seq == 2
 
 
-@pytest.mark.timeout(120)
 async def test_services_wait_for_a_leader_of_the_cluster_and_then_say_that_there_is_none(
     nats_cluster: NatsCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,9 +239,8 @@ async def test_services_wait_for_a_leader_of_the_cluster_and_then_say_that_there
     services = Services(settings)
     starting = asyncio.create_task(services.start())
     try:
-        while "its cluster has no leader yet" not in caplog.text:
-            assert not starting.done()
-            await asyncio.sleep(0.05)
+        await until(lambda: starting.done() or "its cluster has no leader yet" in caplog.text)
+        assert not starting.done()
         for server in others:
             server.restart()
         await starting

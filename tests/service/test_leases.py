@@ -8,16 +8,16 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from nats.aio.client import Client
 
+import past_rig
 import sickbay
 from nats_servers import NatsCluster, NatsServer
 from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.link import Link
-from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.projector import Projector
 from sickbay.router.leases import ask_services
@@ -26,28 +26,10 @@ from sickbay.service.leases import Leases
 from sickbay.service.rpc import Rpc
 from sickbay_events import CallOutcome, Policy, Target
 from sickbay_events.lease_wire import Action, LeaseName, TrialAsk, ttl_s
-from view_writer import until, until_async
+from waiting import patience, until
 
 TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")
 HOST, CREDENTIAL, MODEL = TARGET.keys
-
-
-@asynccontextmanager
-async def serving(url: str, name: str = "box-1", copies: Literal[1, 3] = 1) -> AsyncIterator[Services]:
-    running = Services(Settings(nats=url, replica=name, stream_replicas=copies))
-    await running.start()
-    await running.ready()
-    try:
-        yield running
-    finally:
-        await running.stop()
-
-
-@pytest.fixture
-async def services(nats_server: NatsServer) -> AsyncIterator[Services]:
-    """Running services in this process."""
-    async with serving(nats_server.url) as running:
-        yield running
 
 
 def lease(scope: str = MODEL, rule: str = "breaker", began_seq: int = 7) -> dict[str, Any]:
@@ -62,7 +44,7 @@ async def ask(
         "replica": "r1", "provider": TARGET.provider, "model": TARGET.model, "leases": list(leases or (lease(),)),
         "token": holder, "limit_ms": 60_000, "action": action, **more,
     }  # fmt: skip
-    reply = await client.request("sickbay.v1.trial", json.dumps(body).encode(), timeout=5)
+    reply = await client.request("sickbay.v1.trial", json.dumps(body).encode(), timeout=patience(5))
     headers = reply.headers or {}
     if headers.get("Nats-Service-Error-Code"):
         return {"code": headers["Nats-Service-Error-Code"], "why": headers["Nats-Service-Error"]}
@@ -119,8 +101,8 @@ async def test_a_lease_runs_out_unless_its_holder_renews_it(nats_client: Client,
     async def is_free() -> bool:
         return bool((await ask(nats_client, "next", lease(began_seq=1)))["granted"])
 
-    await until_async(is_free, 10)
-    assert 4.5 < time.monotonic() - began_s < 6.5
+    await until(is_free)
+    assert 4.5 < time.monotonic() - began_s < patience(6.5)
     assert not (await ask(nats_client, "next", lease(began_seq=2)))["granted"], "it was renewed"
 
 
@@ -157,7 +139,7 @@ async def test_bad_input_is_an_error_that_names_the_field(
 
 async def test_a_bucket_that_is_gone_is_an_error_and_no_grant(nats_client: Client, services: Services) -> None:
     """Without the bucket nobody can say: a service error 503, which a router takes for silence."""
-    await nats_client.request("$JS.API.STREAM.DELETE.KV_sickbay_trials", b"", timeout=5)
+    await nats_client.request("$JS.API.STREAM.DELETE.KV_sickbay_trials", b"", timeout=patience(5))
     found = await ask(nats_client, "a")
     assert found.get("code") == "503" and "KV_sickbay" in found["why"]
 
@@ -184,7 +166,7 @@ async def folding(url: str, name: str) -> AsyncIterator[tuple[Projector, Client]
     projector = Projector(link, name=name, policy=SHORT)
     task = asyncio.create_task(projector.run())
     try:
-        yield projector, await link.wait_connected(10)
+        yield projector, await link.wait_connected(patience(10))
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -226,7 +208,7 @@ async def test_an_instance_that_reads_the_log_first_leaves_the_answer_to_another
     does. What is given back it takes."""
     link = Link(NatsOptions.from_url(nats_server.url))
     link.start()
-    client = await link.wait_connected(10)
+    client = await link.wait_connected(patience(10))
     starting = Rpc(client, Projector(link, name="box-2"), instance="box-2")
     await starting.start()
     name = LeaseName(MODEL, "breaker", 7)
@@ -271,7 +253,7 @@ async def race(urls: list[str], rounds: int) -> int:
                     holders -= 1
                     await ask(client, token, lease(HOST), lease(MODEL), action="give_back")
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             await asyncio.gather(*[contend(client) for client in clients])
         assert grants >= rounds
         return most
@@ -279,7 +261,7 @@ async def race(urls: list[str], rounds: int) -> int:
 
 async def test_eight_at_once_and_two_instances_on_one_server(nats_server: NatsServer, services: Services) -> None:
     """Of those who ask at the same moment one at most has it, whichever instance answers."""
-    async with serving(nats_server.url, "box-2"):
+    async with past_rig.services(nats_server.url, "box-2"):
         assert await race([nats_server.url], rounds=100) == 1
 
 
@@ -287,8 +269,8 @@ async def test_eight_at_once_and_two_instances_on_a_cluster(nats_cluster: NatsCl
     """The same on three nodes, each client at its own node, the bucket in three copies."""
     urls = [server.url for server in nats_cluster.servers]
     async with (
-        serving(nats_cluster.url, "box-1", 3),
-        serving(nats_cluster.url, "box-2", 3),
+        past_rig.services(nats_cluster.url, "box-1", stream_replicas=3),
+        past_rig.services(nats_cluster.url, "box-2", stream_replicas=3),
     ):
         client = await connect_client(nats_cluster.url)
         config = (await client.jetstream().stream_info("KV_sickbay_trials")).config
@@ -310,10 +292,10 @@ authorization { users: [
 async def test_a_router_asks_and_never_writes_the_bucket(nats_server_factory: Callable[..., NatsServer]) -> None:
     """With a router's rights and no more: the whole trial works, a key written by itself is refused."""
     server = nats_server_factory(config=ROUTER_ONLY)
-    async with serving(server.url.replace("nats://", "nats://admin:apw@")):
+    async with past_rig.services(server.url.replace("nats://", "nats://admin:apw@")):
         url = server.url.replace("nats://", "nats://router:rpw@")
         async with sickbay.connect(url, replica="r1", inbox_prefix="_INBOX_router") as sb:
-            assert await sb.ready(10)
+            assert await sb.ready(patience(10))
             client = sb.link.client if sb.link is not None else None
             assert client is not None
             assert (await ask(client, "a"))["granted"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,19 +21,10 @@ from sickbay.control.acts import ActRefused, make_override, publish_outcome, rea
 from sickbay.service.app import Services
 from sickbay.service.rpc import ENDPOINTS, REPLY_BYTES_MAX, Rpc, StatusAsk, answer_status
 from sickbay_events import CallOutcome, Target
+from waiting import patience, until
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 NOW_MS = 1_796_000_000_000
-
-
-@pytest.fixture
-async def services(nats_server: NatsServer) -> AsyncIterator[Services]:
-    """Running services in this process."""
-    running = Services(Settings(nats=nats_server.url, replica="box-1"))
-    await running.start()
-    await running.ready()
-    yield running
-    await running.stop()
 
 
 class Answer:
@@ -45,23 +36,11 @@ class Answer:
 
 async def ask(client: Client, subject: str, body: bytes | dict[str, Any] = b"") -> Answer:
     payload = body if isinstance(body, bytes) else json.dumps(body).encode()
-    reply = await client.request(subject, payload, timeout=5)
+    reply = await client.request(subject, payload, timeout=patience(5))
     headers = reply.headers or {}
     return Answer(
         headers.get("Nats-Service-Error-Code", ""), headers.get("Nats-Service-Error", ""), json.loads(reply.data)
     )
-
-
-async def until(condition: Callable[[], Any], what: str) -> Any:
-    """Await a condition that comes about in this loop or another process."""
-    async with asyncio.timeout(20):
-        while True:
-            found = condition()
-            found = await found if asyncio.iscoroutine(found) else found
-            if found:
-                return found
-            await asyncio.sleep(0.01)
-    raise AssertionError(what)
 
 
 async def hold(client: Client, services: Services, target: Target = TARGET) -> int:
@@ -199,7 +178,7 @@ def test_two_processes_share_the_questions(nats_server: NatsServer, serve: Calla
     command = [str(NATS_CLI), "--server", nats_server.url]
 
     def nats(*arguments: str) -> str:
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=patience(60))
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 
@@ -246,7 +225,7 @@ async def test_answers_go_on_after_the_server_closed_the_client(services: Servic
 
 async def test_an_act_that_is_not_stored_is_an_error(nats_client: Client, services: Services) -> None:
     """With the control stream gone the reply is a service error 503 that says so."""
-    await nats_client.request("$JS.API.STREAM.DELETE.SICKBAY_CONTROL", b"", timeout=5)
+    await nats_client.request("$JS.API.STREAM.DELETE.SICKBAY_CONTROL", b"", timeout=patience(5))
     act = {"provider": "h", "reason": "x", "actor": "ana", "for_s": 60}
     found = await ask(nats_client, "sickbay.operate.v1.hold", act)
     # The services make a stream that is missing again; then the act is stored after all.
@@ -307,7 +286,7 @@ async def test_the_nats_command_line_sees_the_service(services: Services, nats_s
 
     async def run(*arguments: str) -> str:
         done = await asyncio.to_thread(
-            subprocess.run, [*command, *arguments], capture_output=True, text=True, check=False, timeout=30
+            subprocess.run, [*command, *arguments], capture_output=True, text=True, check=False, timeout=patience(30)
         )
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr

@@ -13,10 +13,10 @@ from nats.aio.client import Client
 import sickbay as product
 from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from nats_servers import NatsServer
-from projector_processes import until
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import TRANSITIONS
 from sickbay_events import CallOutcome, Target
+from waiting import patience, until
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")
 OTHER = Target("openrouter.ai", "other")
@@ -31,7 +31,7 @@ async def run(*arguments: str) -> Any:
 
 async def held_events(client: Client) -> list[dict[str, Any]]:
     """The holds that were told so far, oldest first."""
-    api, seq, found = JetStreamApi(client, timeout_s=5), 1, []
+    api, seq, found = JetStreamApi(client, timeout_s=patience(5)), 1, []
     while (message := await api.message_at(TRANSITIONS, seq, or_next=True, subject="sickbay.held.>")) is not None:
         found.append(json.loads(message.payload))
         seq = message.seq + 1
@@ -54,7 +54,7 @@ async def test_a_first_week_in_shadow(
     served = serve("--nats", url, "--shadow").ready()
     assert "no rule is enforced" in served.said
     async with product.connect(url, replica="r1") as one, product.connect(url, replica="r2") as two:
-        assert await one.ready(10) and await two.ready(10)
+        assert await one.ready(patience(10)) and await two.ready(patience(10))
         for sb in (one, two, one):
             sb.record(TARGET, CallOutcome(kind="model_unavailable", status=404))
 
@@ -121,7 +121,7 @@ async def test_one_rule_in_shadow_and_the_others_enforced(
     file.write_text('[shadow]\nrules = ["quarantine"]\n[model."other".shadow]\nall = true\n')
     serve("--nats", url, "--policy", str(file)).ready()
     async with product.connect(url, replica="r1") as sb:
-        assert await sb.ready(10)
+        assert await sb.ready(patience(10))
 
         async def known() -> bool:
             return bool(sb.mirror.policy.shadow.rules)

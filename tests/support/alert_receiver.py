@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from waiting import patience
+
 SECRET = "whsec_" + "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY="
 HANG, CLOSE = 0, -1
 """Answers that are none: the request is read and never answered; the connection is cut."""
@@ -48,7 +50,7 @@ class Receiver:
                 headers = {key.lower(): value for key, value in self.headers.items()}
                 owner.got.put(Got(self.path, headers, body, answer))
                 if answer == HANG:
-                    owner._over.wait(60)
+                    owner._over.wait(patience(60))
                 if answer <= 0:
                     self.close_connection = True
                     self.connection.shutdown(socket.SHUT_RDWR)
@@ -73,7 +75,7 @@ class Receiver:
 
     def next(self, timeout_s: float = 20.0) -> Got:
         """The next request; fails when none comes."""
-        return self.got.get(timeout=timeout_s)
+        return self.got.get(timeout=patience(timeout_s))
 
     def taken(self, timeout_s: float = 20.0) -> Got:
         """The next request that was answered with 200."""

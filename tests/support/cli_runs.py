@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import urllib.request
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import Any, Self
 from unittest import mock
 
 import pytest
 
 from paths import ROOT
 from sickbay.cli import main
+from waiting import patience
 
 # pytest-xdist gives its workers a COLUMNS of 80, which no pipe has.
 CLEAN = {key: value for key, value in os.environ.items() if not key.startswith(("SICKBAY_", "COLUMNS"))}
@@ -73,13 +77,14 @@ def sickbay_process(*arguments: str, stdin: bytes = b"", **environment: str) -> 
 
 
 class Serve:
-    """`sickbay serve` as a process of its own."""
+    """`sickbay serve` as a process of its own; as a context it is ready, and ended behind."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
+        self._log, self._logged = tempfile.TemporaryFile(), b""  # noqa: SIM115 - closed by `end`
         self.process = subprocess.Popen(
             [sys.executable, "-m", "sickbay", "serve", *arguments],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._log,
             text=True,
             env={**CLEAN, "SICKBAY_HTTP": "127.0.0.1:0", **environment},
         )
@@ -92,22 +97,45 @@ class Serve:
             self.said += line
             if "sickbay status" in line:
                 return self
-        raise AssertionError(f"it ended before it was ready: {self.process.communicate()[1]}")
+        raise AssertionError(f"it ended before it was ready: {self.end()[1]}")
+
+    def log(self) -> str:
+        """What it has logged so far."""
+        if not self._log.closed:
+            self._logged = os.pread(self._log.fileno(), 1 << 24, 0)
+        return self._logged.decode()
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """End it by a signal: exit code and what it logged."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            errors = self.process.communicate(timeout=END_S)[1]
+            self.process.communicate(timeout=patience(END_S))
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
-        return self.process.returncode, errors
+        self.log()
+        self._log.close()
+        return self.process.returncode, self.log()
+
+    def __enter__(self) -> Self:
+        return self.ready()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     @property
     def health_url(self) -> str:
         return next(word for word in self.said.split() if word.endswith("/healthz"))
+
+    def get(self, path: str) -> bytes:
+        """What it answers to a GET of that path, such as `metrics`."""
+        with urllib.request.urlopen(self.health_url.replace("healthz", path), timeout=patience(5)) as reply:
+            return bytes(reply.read())
+
+    def health(self) -> Any:
+        """What /healthz says while all is well; raises `HTTPError` when it is not."""
+        return json.loads(self.get("healthz"))
 
 
 @pytest.fixture(name="serve")
@@ -121,6 +149,4 @@ def serve_fixture() -> Iterator[Callable[..., Serve]]:
 
     yield start
     for served in made:
-        if served.process.poll() is None:
-            served.process.kill()
-        served.process.communicate()
+        served.end(signal.SIGKILL)

@@ -24,6 +24,7 @@ from sickbay.bus.topology import LOG
 from sickbay.cli.http import answering, listening
 from sickbay.config import Settings
 from sickbay.service.app import Services
+from waiting import patience, until_sync
 
 T = TypeVar("T")
 TOKENS = {
@@ -53,15 +54,6 @@ def write_tokens(path: Path, tokens: dict[str, tuple[list[str], str]]) -> Path:
         lines += [f'replica = "{replica}"'] if replica else []
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
-
-
-def until(condition: Callable[[], T], says: str, deadline_s: float = WAIT_S) -> T:
-    """Ask again and again; the first answer that is true."""
-    deadline = time.monotonic() + deadline_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {deadline_s} s: {says}"
-        time.sleep(0.01)
-    return found
 
 
 class House:
@@ -105,23 +97,23 @@ class House:
         if self._owns_nats:
             self.nats.start()
         self._thread.start()
-        assert self._stands.wait(30)
+        assert self._stands.wait(patience(30))
         assert not self._failed, self._failed
-        self.http = httpx.Client(base_url=self.url, timeout=WAIT_S)
-        until(lambda: self.http.get("/readyz").status_code == 200, "the view is fresh")
+        self.http = httpx.Client(base_url=self.url, timeout=patience(WAIT_S))
+        until_sync(lambda: self.http.get("/readyz").status_code == 200, "the view is fresh")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.http.close()
         self.loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(30)
+        self._thread.join(patience(30))
         if self._owns_nats:
             self.nats.stop()
         assert not self._thread.is_alive(), "the interface did not end"
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something in the interface's own loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(WAIT_S)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(patience(WAIT_S))
 
     # What tests ask again and again.
 
@@ -140,7 +132,7 @@ class House:
     def held(self, model: str, for_s: float = 60.0) -> None:
         """Hold a model and wait until this interface says so."""
         assert self.act("hold", provider="openrouter.ai", model=model, for_s=for_s).status_code == 200
-        until(lambda: not self.decide(model)["allowed"], f"{model} is held")
+        until_sync(lambda: not self.decide(model)["allowed"], f"{model} is held")
 
     def log(self) -> list[tuple[str, dict[str, Any]]]:
         """Subject and body of every event in the log."""
@@ -150,7 +142,7 @@ class House:
 async def _log(url: str) -> list[tuple[str, dict[str, Any]]]:
     client = await connect_client(url, timeout_s=WAIT_S)
     try:
-        api = JetStreamApi(client, timeout_s=WAIT_S)
+        api = JetStreamApi(client, timeout_s=patience(WAIT_S))
         found = []
         for seq in range(1, (await api.stream_at(LOG)).last_seq + 1):
             message = await api.message_at(LOG, seq)
@@ -169,7 +161,7 @@ class Reader:
         if receive_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.socket.connect(("127.0.0.1", port))
-        self.socket.settimeout(WAIT_S)
+        self.socket.settimeout(patience(WAIT_S))
         headers = [f"Host: 127.0.0.1:{port}", f"Authorization: Bearer {token_of(who)}"]
         headers += [f"Last-Event-ID: {last_id}"] if last_id else []
         self.socket.sendall("\r\n".join(["GET /v1/watch HTTP/1.1", *headers, "", ""]).encode())
@@ -196,7 +188,7 @@ class Reader:
     def until(self, wanted: Callable[[str, dict[str, Any]], bool]) -> list[tuple[str, int, dict[str, Any]]]:
         """All events up to the first that is wanted."""
         seen = []
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + patience(WAIT_S)
         for event in self.events():
             seen.append(event)
             if wanted(event[0], event[2]):

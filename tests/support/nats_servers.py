@@ -23,6 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from waiting import patience
+
 START_TIMEOUT_S = 20.0
 
 
@@ -162,7 +164,7 @@ class NatsServer:
             )
 
     def _wait_ready(self) -> bool:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + patience(START_TIMEOUT_S)
         while time.monotonic() < deadline and self.running:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.5) as connection:
                 connection.settimeout(2)
@@ -182,7 +184,7 @@ class NatsServer:
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            self.process.wait(15)
+            self.process.wait(patience(15))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -229,7 +231,7 @@ class NatsCluster:
 
     def _wait_for_leader(self) -> None:
         """Ask the JetStream API until it answers."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + patience(START_TIMEOUT_S)
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
                 answer = raw_request(self.servers[0].port, "$JS.API.INFO")

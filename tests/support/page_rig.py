@@ -26,6 +26,7 @@ from sickbay.bus.connect import connect_client
 from sickbay.bus.embedded import saved_url
 from sickbay.control.acts import publish_outcome, publish_override
 from sickbay_events import CallOutcome, Scope, Target
+from waiting import patience, until
 
 CHROMIUM: Final = "/usr/bin/chromium"
 needs_chromium = pytest.mark.skipif(
@@ -74,7 +75,7 @@ class House:
         command = [sys.executable, "-m", "sickbay", "serve"]
         with (self.folder / "serve.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**CLEAN, **settings})
-        await until(self._is_ready, START_S)
+        await until(self._is_ready, "it is ready", START_S)
         url = saved_url(self.folder / "data")
         assert url is not None
         self.client = await connect_client(url)
@@ -86,7 +87,7 @@ class House:
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2) as answer:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=patience(2)) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -110,7 +111,7 @@ class House:
         if self.process is not None and self.process.poll() is None:
             self.signal(signal.SIGCONT)
             self.process.kill()
-            self.process.wait(START_S)
+            self.process.wait(patience(START_S))
 
     async def stop(self) -> None:
         if self.client is not None:
@@ -118,7 +119,7 @@ class House:
         if self.process is not None and self.process.poll() is None:
             self.signal(signal.SIGTERM)
             try:
-                self.process.wait(START_S)
+                self.process.wait(patience(START_S))
             finally:
                 self.process.kill()
 
@@ -136,13 +137,6 @@ class House:
         """An operator's act, by the command line as it were."""
         assert self.client is not None
         await publish_override(self.client, scope, action, reason=reason, actor="bruno", for_s=for_s)
-
-
-async def until(condition: Any, limit_s: float = 10.0) -> None:
-    """Await a condition that another process brings about."""
-    async with asyncio.timeout(limit_s):
-        while not await condition():
-            await asyncio.sleep(0.05)
 
 
 class Visitor:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from nats.aio.client import Client
@@ -19,15 +18,21 @@ from sickbay.service.app import Services
 from sickbay_events import CallOutcome, Kind, Target
 from sickbay_events.codec import outcome_subject
 from sickbay_projections import Fleet
+from waiting import patience, until
 
 KINDS: tuple[Kind, ...] = ("ok", "ok", "model_unavailable", "server_error", "bad_request", "rate_limited")
+POISON = (b"", b"not json", b'{"kind":"nonsense"}', b'{"kind":"ok","took_ms":-1}', b"\xff")
 TARGETS = [Target(f"host-{n % 2}", f"model.{n}") for n in range(4)]
 
 
-@asynccontextmanager
-async def services(url: str, name: str = "box", **settings: Any) -> AsyncIterator[Services]:
+def services(url: str, name: str = "box", **settings: Any) -> AbstractAsyncContextManager[Services]:
     """Services in this process, answering and writing."""
-    running = Services(Settings(nats=url, replica=name, **settings))
+    return serving(Settings(nats=url, replica=name, **settings))
+
+
+@asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[Services]:
+    running = Services(settings)
     await running.start()
     try:
         await running.ready()
@@ -42,7 +47,7 @@ async def history(client: Client, seed: int, count: int) -> None:
     for n in range(1, count + 1):
         replica, target = f"r{drawn.randrange(3)}", drawn.choice(TARGETS)
         if n % 17 == 0:
-            await publish(client, outcome_subject(replica, target), b"not json", f"poison-{seed}-{n}")
+            await publish(client, outcome_subject(replica, target), drawn.choice(POISON), f"poison-{seed}-{n}")
         elif n % 23 == 0:
             action = drawn.choice(["hold", "allow", "clear"])
             await publish_override(
@@ -60,20 +65,20 @@ async def history(client: Client, seed: int, count: int) -> None:
 
 async def settled(client: Client, running: Services) -> int:
     """Wait until all that is stored is in the log, folded and written; the last sequence."""
-    api, projector = JetStreamApi(client, timeout_s=5), running.projector
+    api, projector = JetStreamApi(client, timeout_s=patience(5)), running.projector
     assert projector is not None
-    async with asyncio.timeout(20):
-        while True:
-            info = await api.request(f"STREAM.INFO.{LOG}", {"subjects_filter": ">"})
-            counts = (info["state"].get("subjects") or {}).items()
-            copied = sum(count for name, count in counts if name.startswith(("sickbay.override.", "sickbay.policy")))
-            kept = (await api.request(f"STREAM.INFO.{CONTROL}"))["state"]["messages"]
-            last: int = info["state"]["last_seq"]
-            seen = projector.view.checkpoint
-            is_written = projector.writer.settled and seen is not None and seen.seq == last
-            if copied == kept and projector.seq == last and is_written:
-                return last
-            await asyncio.sleep(0.02)
+
+    async def at() -> int | None:
+        info = await api.request(f"STREAM.INFO.{LOG}", {"subjects_filter": ">"})
+        counts = (info["state"].get("subjects") or {}).items()
+        copied = sum(count for name, count in counts if name.startswith(("sickbay.override.", "sickbay.policy")))
+        kept = (await api.request(f"STREAM.INFO.{CONTROL}"))["state"]["messages"]
+        last: int = info["state"]["last_seq"]
+        seen = projector.view.checkpoint
+        is_written = projector.writer.settled and seen is not None and seen.seq == last
+        return last if copied == kept and projector.seq == last and is_written else None
+
+    return await until(at, "all is folded and written")
 
 
 def fleet_of(running: Services) -> Fleet:
@@ -84,7 +89,7 @@ def fleet_of(running: Services) -> Fleet:
 
 async def api(client: Client, name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """One request to JetStream that must succeed."""
-    reply = await client.request(f"$JS.API.{name}", json.dumps(body or {}).encode(), timeout=5)
+    reply = await client.request(f"$JS.API.{name}", json.dumps(body or {}).encode(), timeout=patience(5))
     answer: dict[str, Any] = json.loads(reply.data)
     assert "error" not in answer, answer
     return answer
@@ -92,9 +97,19 @@ async def api(client: Client, name: str, body: dict[str, Any] | None = None) -> 
 
 async def stored(client: Client, count: int) -> None:
     """Wait until so many snapshots stand in the store."""
-    async with asyncio.timeout(10):
-        while True:
-            info = await api(client, f"STREAM.INFO.{SNAPSHOTS_STREAM}", {"subjects_filter": "$O.sickbay_snapshots.M.>"})
-            if len(info["state"].get("subjects") or {}) >= count:
-                return
-            await asyncio.sleep(0.02)
+
+    async def stand() -> bool:
+        info = await api(client, f"STREAM.INFO.{SNAPSHOTS_STREAM}", {"subjects_filter": "$O.sickbay_snapshots.M.>"})
+        return len(info["state"].get("subjects") or {}) >= count
+
+    await until(stand, f"{count} snapshots are stored")
+
+
+async def lived(client: Client, running: Services, stretches: int, count: int) -> int:
+    """So many stretches of history, a snapshot after each; the last sequence."""
+    last = 0
+    for seed in range(stretches):
+        await history(client, seed, count)
+        last = await settled(client, running)
+        await stored(client, seed + 1)
+    return last

@@ -14,8 +14,7 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,28 +44,12 @@ from sickbay_events import (
 from sickbay_events.codec import derived_id
 from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY, Checkpoint, GateEntry, PolicyInForce
 from sickbay_projections import Fleet, Recorded
+from waiting import patience, until
 
 T = TypeVar("T")
 DEADLINE_S = 30.0
 POLICY = Policy.from_data({"rejections": {"hold_s": 0.5, "cap_s": 2.0, "growth": 2.0}})
 """Holds so short that they begin and end many times in a test."""
-
-
-async def until(condition: Callable[[], Awaitable[T | None]], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """The first truthy answer of `condition`; fails with `what` at the deadline. A server that is away is no answer."""
-    end_s = time.monotonic() + deadline_s
-    last: object = None
-    while time.monotonic() < end_s:
-        try:
-            answer = await condition()
-        except (BusError, nats.errors.Error, OSError) as error:
-            last = error
-        else:
-            if answer:
-                return answer
-            last = answer
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"not within {deadline_s} s: {what}; last seen: {last!r}")
 
 
 class Process:
@@ -100,7 +83,7 @@ class Process:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
             try:
-                self.process.wait(15)
+                self.process.wait(patience(15))
             except subprocess.TimeoutExpired:
                 self.process.kill()
         return self.process.wait()
@@ -112,7 +95,7 @@ class Process:
     async def health(self, client: Client, timeout_s: float = 1.0) -> dict[str, Any]:
         """Health and `digest` of its state; {} if it does not answer."""
         try:
-            reply = await client.request(f"test.projector.{self.name}", timeout=timeout_s)
+            reply = await client.request(f"test.projector.{self.name}", timeout=patience(timeout_s))
         except (nats.errors.Error, OSError):
             return {}
         answer: dict[str, Any] = json.loads(reply.data)
@@ -130,6 +113,9 @@ class Process:
 
     async def until_live(self, client: Client) -> dict[str, Any]:
         return await self.until(client, "is the writer and has compared the bucket", live=True)
+
+
+Spawn = Callable[..., Process]
 
 
 class Load:
@@ -190,7 +176,7 @@ class Load:
 
 async def replay(client: Client) -> tuple[Fleet, list[str]]:
     """The log folded anew from its beginning, one event after the other, and the ids of what was derived."""
-    created = (await JetStreamApi(client, timeout_s=5).stream_at(LOG)).created_at
+    created = (await JetStreamApi(client, timeout_s=patience(5)).stream_at(LOG)).created_at
     fleet, ids = Fleet(Policy()), []
 
     class Source:
@@ -240,7 +226,7 @@ async def told(client: Client) -> list[dict[str, Any]]:
 async def view_fault(client: Client, fleet: Fleet) -> str:
     """How the bucket differs from what this state says; "" if it does not."""
     standing = await bucket(client)
-    info = await JetStreamApi(client, timeout_s=5).request(f"STREAM.INFO.{GATE_STREAM}")
+    info = await JetStreamApi(client, timeout_s=patience(5)).request(f"STREAM.INFO.{GATE_STREAM}")
     now_ms = parse_rfc3339(info["ts"])
     wanted = {key: entry for key, entry in fleet.entries() if entry.expires_ms > now_ms + 500}
     for key, entry in wanted.items():
@@ -269,7 +255,7 @@ async def assert_converged(
     """
 
     async def all_there() -> bool:
-        last_seq = (await JetStreamApi(client, timeout_s=2).stream_at(LOG)).last_seq
+        last_seq = (await JetStreamApi(client, timeout_s=patience(2)).stream_at(LOG)).last_seq
         healths = [await process.health(client) for process in processes]
         quiet = [h.get("seq") == last_seq and h["phase"] in ("writing", "standby") for h in healths if h]
         writers = [h for h in healths if h and h["live"] and not h["transitions_waiting"]]
@@ -292,8 +278,8 @@ async def assert_converged(
             raise BusError(fault)
         return True
 
-    await until(view_is_right, "the bucket says what the state says", 10)
-    await until(lambda: _signed(client), "the checkpoint signs what stands in the bucket", 10)
+    await until(view_is_right, "the bucket says what the state says")
+    await until(lambda: _signed(client), "the checkpoint signs what stands in the bucket")
     events = await told(client)
     assert len({event["id"] for event in events}) == len(events), "a derived event stands twice"
     for log in {str(event["id"]).rpartition("Z:")[0] for event in events} if derived != "once" else ():
@@ -375,4 +361,4 @@ async def under_load(client: Client, seed: int) -> AsyncIterator[Load]:
         yield load
     finally:
         stop.set()
-        await asyncio.wait_for(flow, 30)
+        await asyncio.wait_for(flow, patience(30))

@@ -7,7 +7,7 @@ import gc
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -19,16 +19,10 @@ from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.link import Link
 from sickbay.router.reporter import Reporter
 from sickbay_events import CallOutcome, Kind, Target
+from waiting import patience
 
 TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")
 KINDS_IN_TURN: tuple[Kind, ...] = ("ok", "model_unavailable", "ok", "server_error", "rate_limited")
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Poll a condition, with a deadline."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 class Stored(NamedTuple):
@@ -63,7 +57,7 @@ async def read_log(url: str) -> list[Stored]:
             "", stream=topology.LOG, ordered_consumer=True, config=ConsumerConfig(filter_subjects=["sickbay.>"])
         )
         while len(found) < expected:
-            message = await subscription.next_msg(10)
+            message = await subscription.next_msg(patience(10))
             body = json.loads(message.data)
             assert message.headers is not None and message.headers["Nats-Msg-Id"] == body["id"]
             meta = message.metadata
@@ -94,10 +88,19 @@ class Replica:
         self.recorded_at[n] = at
         return n
 
-    async def publish(self, *, per_s: int, for_s: float) -> None:
-        """Record at a rate, as a busy router does."""
-        end = time.monotonic() + for_s
-        while time.monotonic() < end:
+    @asynccontextmanager
+    async def busy(self, *, per_s: int) -> AsyncIterator[None]:
+        """Record at a rate, as a busy router does, while the block runs."""
+        task = asyncio.create_task(self._publish(per_s))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _publish(self, per_s: int) -> None:
+        while True:
             for _ in range(per_s // 100):
                 self.record()
             await asyncio.sleep(0.01)

@@ -11,18 +11,20 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from nats.aio.client import Client
 
+import past_rig
 from nats_servers import free_port, nats_server_binary
 from sickbay.bus.connect import NatsOptions, PermissionDenied, connect_client
 from sickbay.config import Settings
 from sickbay.nats_config.write import MONITOR_APART, ROUTES_APART, Made, Plan, write
 from sickbay.service.app import Services
+from waiting import patience
 
 START_S = 20.0
 
@@ -78,7 +80,7 @@ class SecuredNats:
             )
             for path in self.made.servers
         ]
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + patience(START_S)
         for number in range(self.plan.cluster):
             while time.monotonic() < deadline:
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.plan.port + number), 1):
@@ -98,7 +100,7 @@ class SecuredNats:
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         for process in self.processes:
-            process.wait(15)
+            process.wait(patience(15))
         self.processes = []
 
     def reload(self) -> None:
@@ -136,16 +138,9 @@ def settings_of(env: dict[str, str], **more: str) -> Settings:
     return Settings.from_environment({**env, **{f"SICKBAY_{name.upper()}": value for name, value in more.items()}})
 
 
-@asynccontextmanager
-async def serving(nats: SecuredNats, replica: str = "box-1", **more: str) -> AsyncIterator[Services]:
+def serving(nats: SecuredNats, replica: str = "box-1", **more: str) -> AbstractAsyncContextManager[Services]:
     """The services in this process, on their own credential."""
-    running = Services(settings_of(nats.env("services"), replica=replica, **more))
-    await running.start()
-    await running.ready()
-    try:
-        yield running
-    finally:
-        await running.stop()
+    return past_rig.serving(settings_of(nats.env("services"), replica=replica, **more))
 
 
 class As:
@@ -161,7 +156,7 @@ class As:
             await self.client.publish(subject, b"{}")
         else:
             await self.client.subscribe(subject)
-        deadline = time.monotonic() + AT_ONCE_S
+        deadline = time.monotonic() + patience(AT_ONCE_S)
         while time.monotonic() < deadline:
             if any(error.subject == subject for error in self.denied):
                 return True

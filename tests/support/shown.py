@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import patience
+
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "sickbay")
 START_LIMIT_S = 30
 
@@ -43,11 +45,13 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         finally:
             process.stdin.close()
             rest = process.stdout.read()
-            assert process.wait(START_LIMIT_S) == 0, rest
+            assert process.wait(patience(START_LIMIT_S)) == 0, rest
 
 
 def run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_LIMIT_S, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=patience(START_LIMIT_S), check=False
+    )
     assert done.returncode == 0, done.stderr
     return done
 
@@ -58,7 +62,7 @@ def python(code: str, environment: dict[str, str]) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=START_LIMIT_S,
+        timeout=patience(START_LIMIT_S),
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -17,6 +17,7 @@ from sickbay.bus.topology import GATE_PREFIX
 from sickbay.view.digest_map import entry_hash
 from sickbay_events import Checkpoint, GateEntry, Policy, Target
 from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY, AllowView, HoldView, PolicyInForce
+from waiting import patience
 
 
 def hold_entry(
@@ -110,7 +111,7 @@ class ViewWriter:
         async def keep() -> None:
             while not stopped:
                 try:
-                    await asyncio.wait_for(self.sign(), 1.0)
+                    await asyncio.wait_for(self.sign(), patience(1.0))
                 except Exception:
                     await asyncio.sleep(0.02)
                     continue
@@ -124,20 +125,3 @@ class ViewWriter:
             stopped = True
             task.cancel()
             await asyncio.wait([task])
-
-
-async def until(condition: Callable[[], object], within_s: float = 5.0, what: str = "") -> float:
-    """Wait until a condition holds; the seconds it took. Fails the test after `within_s`."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < within_s, f"not within {within_s} s: {what or condition}"
-        await asyncio.sleep(0.002)
-    return time.monotonic() - began
-
-
-async def until_async(condition: Callable[[], Awaitable[object]], within_s: float = 5.0) -> None:
-    """As `until`, for a condition that has to be awaited."""
-    began = time.monotonic()
-    while not await condition():
-        assert time.monotonic() - began < within_s, f"not within {within_s} s"
-        await asyncio.sleep(0.01)

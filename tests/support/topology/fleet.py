@@ -15,7 +15,7 @@ from nats.aio.client import Client
 
 import sickbay
 from cli_runs import Done, sickbay_process
-from projector_processes import Load, until
+from projector_processes import Load
 from sickbay import Sickbay
 from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.jetstream import JetStreamApi
@@ -24,6 +24,7 @@ from sickbay.bus.reader import CaughtUp, Chunk, LogReader
 from sickbay.bus.topology import LOG
 from sickbay.control.acts import NotStored, publish_override
 from sickbay_events import CallOutcome, Target
+from waiting import patience, until
 
 from .running import Running, Topology
 
@@ -51,7 +52,7 @@ class Counted(Load):
         async def flowed() -> bool:
             return self.acked >= wanted
 
-        await until(flowed, f"{count} more events are acknowledged", 60)
+        await until(flowed, f"{count} more events are acknowledged", within_s=60)
 
 
 def options(topology: Topology, role: str) -> NatsOptions:
@@ -78,7 +79,7 @@ class Fleet:
             yield load
         finally:
             stop.set()
-            await asyncio.wait_for(flow, 60)
+            await asyncio.wait_for(flow, patience(60))
         await self.holds_together(load)
 
     async def holds_together(self, load: Counted) -> None:
@@ -88,9 +89,9 @@ class Fleet:
         assert not lost, f"{len(lost)} of {len(load.stored)} acknowledged events are not in the log"
         moved = [event for event, seq in load.stored.items() if found[event] != [seq]]
         assert not moved, f"{len(moved)} stand elsewhere or twice, such as {moved[0]}: {found[moved[0]]}"
-        await until(self._verified, "verify finds all of it equal", 60)
+        await until(self._verified, "verify finds all of it equal", within_s=60)
         lesson = Target("p.test", f"lesson-{load.last_seq}")
-        await until(lambda: self._held(lesson), "an operator's hold is stored", 60)
+        await until(lambda: self._held(lesson), "an operator's hold is stored", within_s=60)
         # After an outage NATS may pass acts on only minutes later: the services see to that after some ten seconds.
         await until(lambda: self._alike([lesson, *load.targets], denied=lesson), "all decide alike", IN_FORCE_S)
 
@@ -112,7 +113,7 @@ class Fleet:
         """Whether every router and the services say the same of each target now, and deny that one."""
         for target in targets:
             ask = json.dumps({"provider": target.provider, "model": target.model}).encode()
-            reply = await self.operator.request("sickbay.v1.decide", ask, timeout=2)
+            reply = await self.operator.request("sickbay.v1.decide", ask, timeout=patience(2))
             answer = json.loads(reply.data)
             said = {(answer["allowed"], answer["reason"])}
             said |= {(one.allowed, one.reason) for one in (router.decide(target) for router in self.routers)}
@@ -124,25 +125,25 @@ class Fleet:
         """The server that leads a stream, once there is one that runs."""
 
         async def found() -> Running | None:
-            info = await JetStreamApi(self.operator, timeout_s=2).request(f"STREAM.INFO.{stream}")
+            info = await JetStreamApi(self.operator, timeout_s=patience(2)).request(f"STREAM.INFO.{stream}")
             leads = info["cluster"].get("leader")
             return self.topology[leads] if leads and self.topology[leads].is_running else None
 
-        return await until(found, f"{stream} has a leader", 60)
+        return await until(found, f"{stream} has a leader", within_s=60)
 
     async def is_current(self, server: Running, *streams: str) -> None:
         """Wait until a server has all that its peers have."""
 
         async def caught_up() -> bool:
             for stream in streams:
-                info = await JetStreamApi(self.operator, timeout_s=2).request(f"STREAM.INFO.{stream}")
+                info = await JetStreamApi(self.operator, timeout_s=patience(2)).request(f"STREAM.INFO.{stream}")
                 peers = {peer["name"]: peer for peer in info["cluster"].get("replicas", ())}
                 peer = peers.get(server.name)
                 if info["cluster"].get("leader") != server.name and not (peer and peer["current"]):
                     raise ConnectionError(f"{stream}: {info['cluster']}")
             return True
 
-        await until(caught_up, f"{server.name} is current", 60)
+        await until(caught_up, f"{server.name} is current", within_s=60)
 
 
 @asynccontextmanager
@@ -163,7 +164,7 @@ async def fleet(topology: Topology) -> AsyncIterator[Fleet]:
             )
             routers.append(await stack.enter_async_context(router))
         for router in routers:
-            assert await router.ready(20)
+            assert await router.ready(patience(20))
         yield Fleet(topology, clients[0], clients[1], routers)
 
 
@@ -196,7 +197,7 @@ def http(topology: Topology, service: str, path: str, *, token: str | None = "re
     if token is not None:
         request.add_header("Authorization", f"Bearer {(topology.secrets / 'tokens' / token).read_text()}")
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=patience(5)) as answer:
             status, body, kind = answer.status, answer.read(), answer.headers["Content-Type"]
     except urllib.error.HTTPError as error:
         status, body, kind = error.code, error.read(), error.headers["Content-Type"]

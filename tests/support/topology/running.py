@@ -19,6 +19,7 @@ import yaml
 from cli_runs import CLEAN
 from nats_servers import nats_server_binary
 from paths import ROOT
+from waiting import patience
 
 from .composed import FILE, Service, containers, env_file, loaded, services
 from .places import Places
@@ -160,7 +161,7 @@ class Running:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
             try:
-                self._process.wait(END_S)
+                self._process.wait(patience(END_S))
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -204,7 +205,7 @@ class Topology:
 
     def up(self) -> None:
         """Start whatever does not run, each once what it needs is healthy, and wait until all are."""
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + patience(START_S)
         waiting, started = [one for one in self.all.values() if not one.is_running], list[Running]()
         while time.monotonic() < deadline:
             for one in waiting:
