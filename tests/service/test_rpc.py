@@ -228,10 +228,11 @@ def _asked(nats: Callable[..., str], count: int) -> list[str]:
 async def test_answers_go_on_after_the_server_closed_the_client(services: Services, nats_server: NatsServer) -> None:
     """A nats-py client that the server closed for good is replaced, and the new one answers questions."""
     assert services.projector is not None
-    standing = services.projector.link.client
+    link = services.projector.state.link
+    standing = link.client
     assert standing is not None
     await standing.publish("x" * 5_000, b"")  # over the server's control line: it answers -ERR, and the client closes
-    await until(lambda: services.projector and services.projector.link.client not in (None, standing), "another client")
+    await until(lambda: link.client not in (None, standing), "another client")
     client = await connect_client(nats_server.url)
 
     async def answered() -> bool:

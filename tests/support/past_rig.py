@@ -69,8 +69,8 @@ async def settled(client: Client, running: Services) -> int:
             copied = sum(count for name, count in counts if name.startswith(("sickbay.override.", "sickbay.policy")))
             kept = (await api.request(f"STREAM.INFO.{CONTROL}"))["state"]["messages"]
             last: int = info["state"]["last_seq"]
-            seen = projector.view.checkpoint
-            is_written = projector.writer.settled and seen is not None and seen.seq == last
+            seen = projector.state.view.checkpoint
+            is_written = projector.state.writer.settled and seen is not None and seen.seq == last
             if copied == kept and projector.seq == last and is_written:
                 return last
             await asyncio.sleep(0.02)

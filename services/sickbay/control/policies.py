@@ -1,10 +1,10 @@
-"""The policy as operators handle it: read with the sequence that names it, compared, and set (Rule 7).
+"""The policy as operators handle it: read with the sequence that names it, compared, set, seeded (Rule 7).
 
     standing = await standing_policy(client)
     done = await set_policy(client, policy, expect=standing.seq, reason="a busy week", actor="ana")
 
-`seq` here is the sequence in SICKBAY_CONTROL, whose copy in the log has one of its own. Who sets a policy names the
-one that was edited, so that two operators cannot wipe each other.
+`seq` here is the sequence in SICKBAY_CONTROL; the copy in the log has one of its own. An operator who sets a policy
+names the sequence of the policy that was edited, so that two operators cannot overwrite each other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sickbay_events.policy import dotted, policy_differences, quoted, refuse_sec
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi, StoredMessage
 from ..bus.publish import WRONG_LAST_SEQUENCE
-from ..bus.topology import CONTROL
+from ..bus.topology import CONTROL, LOG
 from .acts import ACK_TIMEOUT_S, ActRefused, NotStored, StoredAct, log_now_ms, new_id, publish
 
 SEQ_MAX: Final = 2**53
@@ -145,6 +145,40 @@ async def _rival(client: Client, expect: int) -> StandingPolicy:
         await asyncio.sleep(RIVAL_LOOK_S)
         standing = await standing_policy(client)
     return standing
+
+
+def in_shadow(policy: Policy) -> Policy:
+    """The policy with no rule enforced."""
+    return msgspec.structs.replace(policy, shadow=msgspec.structs.replace(policy.shadow, all=True))
+
+
+async def seed_policy(client: Client, policy: Policy, *, shadow: bool = False, fresh: bool = False) -> bool:
+    """Write a file's policy into a log that has never held anything. Returns True if it was written.
+
+    `fresh`: the caller has just made the log, so events that reached it since do not count.
+    `shadow`: a log that has events, but never had a policy, gets the defaults in shadow; the file changes nothing
+    there. The write is a compare-and-set, so of several processes that start at once one writes. Raises `BusError`,
+    `nats.errors.Error`.
+    """
+    api = JetStreamApi(client, timeout_s=ACK_TIMEOUT_S)
+    if not fresh and ((await api.stream_at(LOG)).last_seq or (await api.stream_at(CONTROL)).last_seq):
+        if not shadow or await api.message_at(CONTROL, 1, or_next=True, subject=POLICY_SUBJECT) is not None:
+            return False
+        policy = in_shadow(Policy())
+    actor, reason = ("--shadow", "a first week in shadow") if shadow else ("policy file", "seed of an empty log")
+    event = PolicyChanged(policy=policy.to_data(), actor=actor, reason=reason)
+    reply = await client.request(
+        POLICY_SUBJECT,
+        encode(event),
+        timeout=ACK_TIMEOUT_S,
+        headers={"Nats-Expected-Last-Subject-Sequence": "0", "Nats-Msg-Id": new_id()},
+    )
+    return "error" not in msgspec.json.decode(reply.data, type=dict)
+
+
+def differing_keys(file: Policy, log: Policy) -> list[str]:
+    """Dotted keys in which a file's policy differs from the one in force."""
+    return [key for key, _, _ in policy_differences(log, file)]
 
 
 def to_toml(policy: Policy) -> str:

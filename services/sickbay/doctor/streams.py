@@ -12,8 +12,8 @@ from sickbay_projections import FOLD_VERSION
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TopologyReport, check_streams
 from ..bus.view_names import MAIN
+from ..control.lag import WAIT_MAX_S, ControlLag
 from ..log.snapshots import list_snapshots
-from ..projector.control_lag import WAIT_MAX_S, ControlLag
 from ..when import seconds
 from .finding import REQUEST_S, Finding, Installation
 

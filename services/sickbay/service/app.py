@@ -36,15 +36,15 @@ from ..bus.link import Link
 from ..bus.topology import CONTROL, DEAD, DEAD_PREFIX, LOG, POLICY_SUBJECT, TRANSITIONS, TopologyReport, ensure_when_led
 from ..bus.view_names import ViewNames, view_names
 from ..config import Settings
+from ..control.policies import in_shadow, seed_policy
 from ..doctor.checks import losses
 from ..doctor.finding import Installation
 from ..historian.child import HistorianChild
-from ..log.control import in_shadow, seed_policy
 from ..metrics import exposition, refused_scrape
 from ..prober.settings import Probe, ProbeSettings, read_probes
 from ..projector import Projector
 from ..projector.deadletters import Letter
-from ..router.tracing import enable_folds
+from ..projector.tracing import fold_span
 from .asyncapi import Doc, asyncapi_document, documented, schema_of, specification
 from .rpc import Rpc
 
@@ -188,9 +188,8 @@ class Services:
             limits=limits,
             view=names.name,
             beside=self.is_beside,
+            span=fold_span() if self.settings.traces else None,
         )
-        if self.settings.traces:
-            enable_folds(self.projector)
         if alerts is not None and not self.is_beside:
             await self._tell(link, self.projector, *alerts)
         self._fold = asyncio.create_task(self.projector.run(), name="sickbay-projector")

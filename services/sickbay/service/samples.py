@@ -95,13 +95,13 @@ def _projector_samples(projector: Projector, health: ProjectorHealth) -> Iterato
     yield Sample("sickbay_projector_writer", int(health.is_writer))
     yield Sample("sickbay_projector_differs", int(health.differs))
     yield Sample("sickbay_projector_sequence", health.seq)
-    waits = health.lag > 0 or not projector.caught_up
+    waits = health.lag > 0 or not projector.state.is_caught_up
     lag_ms = max(0, projector.now_ms() - health.time_ms) if waits and health.time_ms else 0
     yield Sample("sickbay_projector_lag_events", health.lag)
     yield Sample("sickbay_projector_lag_seconds", lag_ms / 1000)
     yield Sample("sickbay_projector_folded_events_total", health.folded)
     yield Sample("sickbay_projector_rebuilds_total", health.rebuilds)
-    yield Sample("sickbay_projector_commit_seconds", projector.meters.commits)
+    yield Sample("sickbay_projector_commit_seconds", projector.state.counters.commits)
     yield Sample("sickbay_projector_puts_total", health.puts)
     yield Sample("sickbay_projector_puts_refused_total", health.puts_refused)
     yield Sample("sickbay_projector_mends_total", health.mends)
@@ -115,10 +115,10 @@ def _projector_samples(projector: Projector, health: ProjectorHealth) -> Iterato
 def _known_samples(projector: Projector) -> Iterator[Sample]:
     """What was counted of the log: by this process since it was up with it, or by the state from the log's beginning,
     so that it is the same for all projectors and goes on after a restart."""
-    fleet, meters = projector.fleet, projector.meters
+    fleet, counters = projector.fleet, projector.state.counters
     yield Sample("sickbay_policy_sequence", fleet.policy_seq)
-    yield from samples_by_label("sickbay_outcomes_total", meters.outcomes, tuple(KINDS))
-    told = dict.fromkeys(TRANSITIONS, 0) | dict(meters.transitions)
+    yield from samples_by_label("sickbay_outcomes_total", counters.outcomes, tuple(KINDS))
+    told = dict.fromkeys(TRANSITIONS, 0) | dict(counters.transitions)
     for labels, count in told.items():
         yield Sample("sickbay_transitions_total", count, labels)
     yield from samples_by_label("sickbay_dead_letters_total", fleet.skipped, REASONS, OTHER)
