@@ -25,7 +25,7 @@ from sickbay.control.acts import publish, publish_outcome
 from sickbay.log.file import LogLine, open_writer
 from sickbay.replay.past import log_now
 from sickbay.replay.report import comparison_report
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome, CallsRefused, Lease, Policy, Target, encode, outcome_subject, rfc3339
 from sickbay_events.codec import POLICY_SUBJECT, override_subject, probe_subject
 from sickbay_events.outcome import Override, PolicyChanged, ProbeResult

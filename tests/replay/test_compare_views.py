@@ -24,7 +24,7 @@ from sickbay.log import snapshots
 from sickbay.projector import loop, maintenance
 from sickbay.replay.compare_views import compare_views
 from sickbay.replay.verify import verify
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome, Target
 
 NEXT = view_names("next")

@@ -13,7 +13,7 @@ import sickbay
 from nats_servers import NatsServer
 from sickbay import Attempt, CallOutcome, Target
 from sickbay.config import Settings
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from sickbay.testing import standalone
 
 A, B = Target("a.example", "m-a"), Target("b.example", "m-b")

@@ -24,7 +24,7 @@ import sickbay.testing
 from nats_servers import NatsCluster, NatsServer
 from sickbay import Held, Sickbay, Target
 from sickbay.config import Settings
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from sickbay_events import CallAnswered, CallOutcome, CallsRefused
 from sickbay_events.outcome import Lease
 from view_writer import until

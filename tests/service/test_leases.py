@@ -21,9 +21,9 @@ from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.projector import Projector
 from sickbay.router.leases import ask_services
-from sickbay.service.app import Services
 from sickbay.service.leases import Leases
 from sickbay.service.rpc import Rpc
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome, Policy, Target
 from sickbay_events.lease_wire import Action, LeaseName, TrialAsk, ttl_s
 from view_writer import until, until_async

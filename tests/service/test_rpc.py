@@ -18,8 +18,8 @@ from nats_servers import NatsServer
 from sickbay.bus.connect import connect_client
 from sickbay.config import Settings
 from sickbay.control.acts import ActRefused, make_override, publish_outcome, read_duration_s, scope_of
-from sickbay.service.app import Services
 from sickbay.service.rpc import ENDPOINTS, REPLY_BYTES_MAX, Rpc, StatusAsk, answer_status
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome, Target
 
 TARGET = Target("openrouter.ai", "z-ai/glm-5.3")

@@ -15,7 +15,7 @@ from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG, SNAPSHOTS_STREAM
 from sickbay.config import Settings
 from sickbay.control.acts import publish, publish_outcome, publish_override
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome, Kind, Target
 from sickbay_events.codec import outcome_subject
 from sickbay_projections import Fleet

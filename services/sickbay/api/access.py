@@ -7,7 +7,6 @@ name resolve to 127.0.0.1 and read through its visitor's browser.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +16,7 @@ from litestar.connection import ASGIConnection
 from litestar.datastructures import State
 from litestar.handlers import BaseRouteHandler
 
-from ..config import Settings
+from ..config import Settings, is_loopback
 from .problems import Problem
 from .tokens import Role, Tokens
 
@@ -41,17 +40,6 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 Asked: TypeAlias = Request[Caller, Any, State]
 """A request whose `user` is known."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host of an address or a Host header is this machine and nobody else's."""
-    name = host.strip("[]").lower()
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def request_host(header: str) -> str:

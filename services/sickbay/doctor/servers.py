@@ -19,8 +19,9 @@ from sickbay_events import parse_rfc3339
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TRIALS_STREAM
+from ..config import is_loopback
 from ..when import seconds
-from .finding import REQUEST_S, Finding, Installation, is_loopback
+from .finding import REQUEST_S, Finding, Installation
 
 SERVER_MIN: Final = (2, 11)
 """Message TTLs and delete markers came with this version."""

@@ -17,8 +17,9 @@ from sickbay_events.view import CHECKPOINT_KEY
 
 from ..bus.connect import BusError
 from ..bus.entries import read_entry
+from ..config import is_loopback
 from ..when import seconds
-from .finding import REQUEST_S, Finding, Installation, is_loopback
+from .finding import REQUEST_S, Finding, Installation
 
 LAG_MAX: Final = 1_000
 CHECKPOINT_AGE_MAX_S: Final = 3.0

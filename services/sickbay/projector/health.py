@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -12,6 +12,8 @@ from ..log.snapshots import compression
 from .state import ProjectorState
 
 Phase: TypeAlias = Literal["starting", "catching_up", "standby", "writing", "stopped"]
+CURRENT_PHASES: Final = ("standby", "writing")
+"""Phases in which the state is whole up to the log's end, so that questions can be answered from it."""
 
 
 class ProjectorHealth(msgspec.Struct, frozen=True, kw_only=True):
