@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from .invalid import InvalidValue
+
 if TYPE_CHECKING:
     from .bus.connect import NatsOptions
     from .bus.topology import StreamLimits
@@ -29,15 +31,15 @@ PREFIX = "SICKBAY_"
 LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
-class SettingRefused(ValueError):
+class SettingRefused(InvalidValue):
     """A setting whose value is not accepted.
 
     Attributes: `name` (the environment's name), `value`, `accepted` (the accepted form in words).
     """
 
     def __init__(self, name: str, value: object, accepted: str) -> None:
-        self.name, self.value, self.accepted = name, value, accepted
-        super().__init__(f"setting {name}: {value!r} is not accepted; accepted is {accepted}")
+        self.name = name
+        super().__init__(f"setting {name}", value, accepted)
 
 
 def _says(text: str, accepted: str, default: str = "") -> Meta:

@@ -17,8 +17,8 @@ from nats_servers import NatsCluster, NatsServer
 from projector_processes import until
 from sickbay.bus.connect import connect_client
 from sickbay.bus.topology import StreamLimits, ensure
-from sickbay.control.acts import ActRefused
 from sickbay.control.policies import PolicyMoved, set_policy, standing_policy, to_toml
+from sickbay.invalid import InvalidValue
 from sickbay_events import CallOutcome, Policy, PolicyChanged, PolicyRefused, Target, encode
 from sickbay_events.redact import looks_secret
 
@@ -100,9 +100,9 @@ async def test_a_bad_policy_is_refused_as_a_whole_and_the_standing_one_stands(na
         await set_policy(nats_client, {"rejections": {"threshold": 3}, "breaker": {"hold_s": 0}}, **good)
     assert (caught.value.key, caught.value.value) == ("breaker.hold_s", 0) and "0.001" in caught.value.accepted
     for field, value in (("reason", " "), ("actor", ""), ("expect", None), ("expect", True), ("expect", -1)):
-        with pytest.raises(ActRefused) as refused:
+        with pytest.raises(InvalidValue) as refused:
             await set_policy(nats_client, with_threshold(3), **{**good, field: value})
-        assert refused.value.field == field
+        assert refused.value.what == field
     secret = "sk-proj-4f9aK2mQx81LpZc7Rt5Vw3Yd"
     for data in ({"single_credential": [secret]}, {"host": {secret: {"breaker": {"hold_s": 5}}}}):
         with pytest.raises(PolicyRefused) as hidden:

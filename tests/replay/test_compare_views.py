@@ -18,8 +18,9 @@ from cli_runs import sickbay_process
 from nats_servers import NatsServer
 from past_rig import TARGETS, api, fleet_of, history, services, settled
 from sickbay.bus.topology import CONTROL, TRANSITIONS, streams
-from sickbay.bus.view_names import MAIN, ViewRefused, view_names
+from sickbay.bus.view_names import MAIN, view_names
 from sickbay.control.acts import publish_outcome
+from sickbay.invalid import InvalidValue
 from sickbay.log import snapshots
 from sickbay.projector import loop, maintenance
 from sickbay.replay.compare_views import compare_views
@@ -211,7 +212,7 @@ def test_names_of_views() -> None:
     ]
     assert differing == [("KV_sickbay", "KV_sickbay-next"), ("OBJ_sickbay_snapshots", "OBJ_sickbay_snapshots-next")]
     for name in ("a b", "a.b", "-a", "x" * 33, "*", ">"):
-        with pytest.raises(ViewRefused):
+        with pytest.raises(InvalidValue):
             view_names(name)
 
 

@@ -186,7 +186,7 @@ async def get_history(request: Asked) -> Response[bytes]:
 
 
 def _scope(provider: str, model: str | None) -> Scope:
-    """The scope that is asked about. Raises `ActRefused`, and `Problem` for a name that no subject can hold."""
+    """The scope that is asked about. Raises `InvalidValue`, and `Problem` for a name that no subject can hold."""
     found = scope_of(provider_of(provider), model)
     target_of(found.provider, model or "", "")
     return found
@@ -204,7 +204,7 @@ async def overview(request: Asked) -> Response[bytes]:
     """The fleet at a glance."""
     if request.query_params:
         raise field_refused(next(iter(request.query_params))[:64], "no parameter")
-    return json_response(await desk_of(request).overview.get())
+    return json_response(await request.app.state.overview.get())
 
 
 @get("/v1/watch", opt={"roles": READ}, sync_to_thread=False)

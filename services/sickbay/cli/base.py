@@ -118,7 +118,7 @@ def provider_name(text: str) -> str:
 
 
 def chosen_view(view: str | None) -> ViewNames:
-    """The view that a command is about. Raises `ViewRefused`."""
+    """The view that a command is about. Raises `InvalidValue`."""
     return view_names(settings(view=view).view)
 
 

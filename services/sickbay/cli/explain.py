@@ -15,7 +15,8 @@ from sickbay_events import Scope, Target, rfc3339
 from sickbay_projections import Fleet
 
 from ..bus.connect import PermissionDenied
-from ..control.acts import ActRefused, scope_of
+from ..control.acts import scope_of
+from ..invalid import InvalidValue
 from ..log.folding import TO_THE_END, Bound
 from ..log.transitions import warnings_of
 from ..replay.past import PastView, state_at
@@ -70,9 +71,9 @@ def explain(
     name = provider_name(provider)
     scope = scope_of(name, model)
     if at is not None and seq is not None:
-        raise ActRefused("--at, --seq", f"{at}, {seq}", "one of the two")
+        raise InvalidValue("--at, --seq", f"{at}, {seq}", "one of the two")
     if replica and model is None:
-        raise ActRefused("--replica", replica[0], "a replica together with a model")
+        raise InvalidValue("--replica", replica[0], "a replica together with a model")
 
     async def work() -> Explanation:
         async with connected(nats, data) as client:

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from sickbay_events import DerivedEvent, HealthChanged, Policy, Released, TargetHeld, WarningRaised, rfc3339
 from sickbay_projections import FOLD_VERSION, Fleet
 
-from ..control.acts import ActRefused
+from ..invalid import InvalidValue
 from ..log.file import LogFile
 from ..log.folding import TO_THE_END, Bound, Folding, InspectAt, fold_file
 from ..replay.past import Base, find_base, fold_live, log_now
@@ -68,14 +68,14 @@ def replay_command(
     """
     if against is not None:
         if at is not None or asks is not None:
-            raise ActRefused("--against", against, "two policies and the whole log, without --at and --asks")
+            raise InvalidValue("--against", against, "two policies and the whole log, without --at and --asks")
         compare(Asked(source, policy, against, first, last, nats, data), html=html, as_json=as_json)
         return
     if html is not None:
-        raise ActRefused("--html", str(html), "the page of a comparison: say with --against what to compare with")
+        raise InvalidValue("--html", str(html), "the page of a comparison: say with --against what to compare with")
     given = None if policy is None else Policy.from_toml(Path(policy).read_text(encoding="utf-8"))
     if at is not None and last is not None:
-        raise ActRefused("--at, --to", f"{at}, {last}", "one of the two")
+        raise InvalidValue("--at, --to", f"{at}, {last}", "one of the two")
 
     with DerivedSpool() as told:
 

@@ -26,7 +26,8 @@ from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi, StoredMessage
 from ..bus.publish import WRONG_LAST_SEQUENCE
 from ..bus.topology import CONTROL, LOG
-from .acts import ACK_TIMEOUT_S, ActRefused, NotStored, StoredAct, log_now_ms, new_id, publish
+from ..invalid import InvalidValue
+from .acts import ACK_TIMEOUT_S, NotStored, StoredAct, log_now_ms, new_id, publish
 
 SEQ_MAX: Final = 2**53
 RIVAL_LOOKS: Final = 40
@@ -107,18 +108,18 @@ async def set_policy(
 ) -> PolicySet:
     """Store a policy in the place of the one with the sequence `expect`.
 
-    Raises `PolicyRefused` (as a whole, for one bad value), `ActRefused` naming the field, `PolicyMoved`,
+    Raises `PolicyRefused` (as a whole, for one bad value), `InvalidValue` naming the field, `PolicyMoved`,
     `NotStored`.
     """
     refuse_secrets(data)
     policy = Policy.from_data(data)
     for field, value in (("reason", reason), ("actor", actor)):
         if not isinstance(value, str) or not value.strip():
-            raise ActRefused(field, value, "a text that says something")
+            raise InvalidValue(field, value, "a text that says something")
     standing = await standing_policy(client)
     if isinstance(expect, bool) or not isinstance(expect, int) or not 0 <= expect <= SEQ_MAX:
         accepted = f"the sequence of the policy that you edited, as `sickbay policy show` says it (now {standing.seq})"
-        raise ActRefused("expect", expect, accepted)
+        raise InvalidValue("expect", expect, accepted)
     if expect != standing.seq:
         raise PolicyMoved(expect, standing.seq, standing.actor)
     changes = policy_differences(standing.policy, policy)

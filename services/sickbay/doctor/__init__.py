@@ -7,4 +7,6 @@ services.py  who folds and writes, and what it says of itself
 rights.py    what a NATS user may do
 machine.py   files and the HTTP port of this machine
 checks.py    the table of checks
+
+May import the ground, `bus`, `log`, `control` and `projections`.
 """

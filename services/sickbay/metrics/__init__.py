@@ -3,7 +3,8 @@
     prometheus_client.REGISTRY.register(sickbay.metrics.collector(sb))  # in a router, for its own endpoint
 
 Values are read at scrape time, so a restart never reports stale ones. Needs prometheus-client, which is imported when
-it is used. May import the ground, `bus`, `view`, `router` and `projections`; the services' own samples live in service.
+it is used. The services' own samples live in service/. May import the ground, `bus`, `view`, `router`, `sync` and
+`projections`.
 """
 
 from __future__ import annotations

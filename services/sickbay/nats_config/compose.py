@@ -18,8 +18,8 @@ import secrets
 from collections.abc import Iterator
 from typing import Final
 
+from .plan import PUBLIC, SECRET, Plan, nodes, outside, role_environment
 from .roles import Role
-from .write import PUBLIC, SECRET, Plan, nodes, outside, role_environment
 
 TOKENS: Final = {
     "operator": ("report", "read", "operate"),

@@ -220,7 +220,7 @@ def roles(routers: tuple[str, ...] = (), views: tuple[str, ...] = ()) -> tuple[R
     """Every role of an installation: with names of routers one for each of them, else one for all.
 
     `views`: names of views beside the one without a name, which they may then use in the same way. Raises
-    `ViewRefused`.
+    `InvalidValue`.
     """
     fleet = tuple(router_role(name) for name in routers) or (router_role(),)
     found = (*fleet, PROBER, SERVICES, HISTORIAN, HTTP_API, OPERATOR, READER, SYSTEM_USER)

@@ -14,7 +14,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, TypeAlias
+from typing import Final
 
 from nats.aio.client import Client
 
@@ -48,9 +48,6 @@ RETRY_MIN_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
 REQUEST_S: Final = 5.0
 
-FoldSpan: TypeAlias = Callable[[Chunk, bool], AbstractContextManager[object]]
-"""Of a chunk and whether this projector writes, the context in which it is folded."""
-
 
 class _Rebuild(Exception):
     """The state cannot go on with this log and is built anew. The text says why."""
@@ -67,7 +64,6 @@ class Projector:
     view          name of the view to write; empty for the one without a name
     beside        beside the projector of another view: publishes no derived events and no dead letters, seeds nothing;
                   `policy`, if given, counts in the place of every one in the log
-    span          the context in which each chunk is folded, for traces
     """
 
     def __init__(
@@ -81,13 +77,13 @@ class Projector:
         limits: StreamLimits | None = None,
         view: str = "",
         beside: bool = False,
-        span: FoldSpan | None = None,
     ) -> None:
         self.state = state = ProjectorState(
             link, name=name, policy=policy, dead_letters=dead_letters, limits=limits, view=view, beside=beside
         )
         self._maintenance = Maintenance(state, rebuild=self._rebuild, snapshots=snapshots)
-        self._span = span or (lambda _chunk, _is_writer: nullcontext())
+        self.around_fold: Callable[[Chunk], AbstractContextManager[object]] = nullcontext
+        """A hook: the context in which each chunk is folded, such as a span's."""
         self._intake = Intake(state.policy_override)
         self._compared_policy_seq = -1
         self._stop = asyncio.Event()
@@ -241,7 +237,7 @@ class Projector:
         state = self.state
         match item:
             case Chunk():
-                with self._span(item, self.is_writer):
+                with self.around_fold(item):
                     self._fold(item)
                 if item.pending:
                     await asyncio.sleep(0)  # a long replay must not keep the checkpoint waiting

@@ -53,21 +53,21 @@ def enable(sb: Sickbay | SyncSickbay) -> None:
     In a process that forks, SICKBAY_TRACES=1 is the way: each child makes a connection of its own. Raises
     `TracingUnavailable`.
     """
-    tracer = open_tracer()
+    found = tracer()
     made: Sickbay = getattr(sb, "sickbay", sb)  # type: ignore[arg-type]
     if made.attempt_type is not Attempt:
         return
-    made.gate.decide = _traced_decide(tracer, made)  # type: ignore[method-assign]
+    made.gate.decide = _traced_decide(found, made)  # type: ignore[method-assign]
 
     class Traced(TracedAttempt):
         """The attempts of this connection."""
 
-    Traced.tracer = tracer
+    Traced.tracer = found
     made.attempt_type = Traced
 
 
-def open_tracer() -> Tracer:
-    """The tracer of Sickbay's spans. Raises `TracingUnavailable`."""
+def tracer() -> Tracer:
+    """The tracer of the process's own SDK. Raises `TracingUnavailable`."""
     try:
         from opentelemetry import trace
     except ModuleNotFoundError as error:

@@ -27,6 +27,7 @@ from ..bus.connect import BusError
 from ..bus.jetstream import NO_MESSAGE_FOUND, ApiError, JetStreamApi, parse_rfc3339_ns
 from ..bus.publish import WRONG_LAST_SEQUENCE
 from ..bus.topology import TRIALS_PREFIX, TRIALS_STREAM
+from ..invalid import InvalidValue
 
 TIMEOUT_S: Final = 2.0
 """For one request to the bucket's leader."""
@@ -35,17 +36,6 @@ TRIES_MAX: Final = 4
 TOMBSTONE_TTL: Final = "1s"
 _ON_ITS_WAY_S: Final = 0.002
 _LEASED_RULES: Final = tuple(rule for rule in RULES if rule != "operator")
-
-
-class LeaseRefused(ValueError):
-    """A request that names a lease which cannot be.
-
-    Attributes: `field`, `value`, `accepted` (the accepted form in words).
-    """
-
-    def __init__(self, field: str, value: object, accepted: str) -> None:
-        self.field, self.value, self.accepted = field, value, accepted
-        super().__init__(f"{field}: {value!r} is not accepted; accepted is {accepted}")
 
 
 class NotCurrent(BusError):
@@ -87,7 +77,7 @@ class Leases:
         self._api = JetStreamApi(client, timeout_s=TIMEOUT_S)
 
     async def answer(self, ask: TrialAsk) -> TrialAnswer:
-        """Do what is asked. Raises `LeaseRefused`, `NameRefused`, `NotCurrent`, and `BucketSilent` when nobody can
+        """Do what is asked. Raises `InvalidValue`, `NameRefused`, `NotCurrent`, and `BucketSilent` when nobody can
         say."""
         _check(ask)
         if ask.action != "give_back" and not self._is_current():
@@ -213,12 +203,12 @@ def _subject(name: LeaseName) -> str:
 def _check(ask: TrialAsk) -> None:
     target = Target(ask.provider, ask.model)
     if target.is_empty:
-        raise LeaseRefused("provider, model", f"{ask.provider} {ask.model}", "a provider and a model, not empty")
+        raise InvalidValue("provider, model", f"{ask.provider} {ask.model}", "a provider and a model, not empty")
     keys = target.keys
     for at, name in enumerate(ask.leases):
         if name.scope not in keys:
-            raise LeaseRefused(f"leases[{at}].scope", name.scope, f"a scope key of the target: {', '.join(keys)}")
+            raise InvalidValue(f"leases[{at}].scope", name.scope, f"a scope key of the target: {', '.join(keys)}")
         if name.rule not in _LEASED_RULES:
-            raise LeaseRefused(f"leases[{at}].rule", name.rule, f"one of {', '.join(_LEASED_RULES)}")
+            raise InvalidValue(f"leases[{at}].rule", name.rule, f"one of {', '.join(_LEASED_RULES)}")
     if len(set(ask.leases)) < len(ask.leases):
-        raise LeaseRefused("leases", ask.leases, "each lease once")
+        raise InvalidValue("leases", ask.leases, "each lease once")

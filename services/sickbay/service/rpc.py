@@ -38,11 +38,12 @@ from sickbay_events.lease_wire import NOT_CURRENT, TrialAsk
 from sickbay_projections import Fleet
 
 from ..bus.connect import BusError
-from ..control.acts import ActRefused, publish_override, scope_of
+from ..control.acts import publish_override, scope_of
 from ..control.policies import PolicyMoved, set_policy, standing_policy
+from ..invalid import InvalidValue
 from ..log.transitions import warnings_of
 from ..projector.health import ProjectorHealth
-from .leases import LeaseRefused, Leases, NotCurrent
+from .leases import Leases, NotCurrent
 
 _log = logging.getLogger("sickbay.rpc")
 
@@ -259,7 +260,7 @@ _QUESTIONS: Final[dict[type, Callable[[Folds, Any], dict[str, Any]]]] = {
 }
 
 
-_REFUSALS: Final = (NameRefused, ActRefused, LeaseRefused, PolicyRefused)
+_REFUSALS: Final = (NameRefused, InvalidValue, PolicyRefused)
 
 
 class Rpc:
@@ -368,7 +369,7 @@ class Rpc:
         try:
             answer = await self._leases.answer(ask)
             word = "given_back" if ask.action == "give_back" else "granted" if answer.granted else "taken"
-        except (LeaseRefused, NameRefused):
+        except (InvalidValue, NameRefused):
             word = "refused"
             raise
         finally:

@@ -32,7 +32,8 @@ from ..historian.child import HistorianChild
 from ..prober.settings import Probe, ProbeSettings, read_probes
 from ..projector import Projector
 from ..projector.health import CURRENT_PHASES
-from ..projector.tracing import fold_span
+from ..projector.tracing import enable_folds
+from ..router.tracing import tracer
 from .rpc import Rpc
 
 if TYPE_CHECKING:
@@ -112,8 +113,9 @@ class Services:
             limits=limits,
             view=names.name,
             beside=self.is_beside,
-            span=fold_span() if settings.traces else None,
         )
+        if settings.traces:
+            enable_folds(self.projector, tracer())
         if alerts is not None and not self.is_beside:
             await self._send_alerts(link, self.projector, *alerts)
         self._fold = asyncio.create_task(self.projector.run(), name="sickbay-projector")
