@@ -93,9 +93,9 @@ def _ago_ms(text: str, parts: str, now_ms: int, now: datetime, zone: tzinfo | No
 
 
 def _ms(text: str, naive: datetime, zone: tzinfo | None, *, whole_day: bool, lenient: bool = False) -> int:
-    """A time on the clock of a zone; of two that look alike the first.
+    """A time on the clock of a zone; the first of two that look alike.
 
-    One that the clock skipped is refused, but that a day begins later than midnight is no mistake of who asks.
+    A time that the clock skipped is refused. The beginning of a day is not: a day may begin later than midnight.
     """
     if whole_day:
         naive = naive.replace(hour=0, minute=0, second=0, microsecond=0)

@@ -224,11 +224,11 @@ def test_what_was_told_needs_no_memory(known: tuple[KnownLog, Path]) -> None:
     """Derived events come back in order from beside the memory, and only the newest stay in it."""
     _, file = known
     done = replay(LogFile(file))
-    with DerivedSpool() as told:
-        told.take(done.derived)
-        assert [fact["cause_seq"] for fact in told.facts()] == [event.cause_seq for event in done.derived]
-        assert len(told.newest) < len(done.derived) and told.counts["held"] == 15
-        assert sum(isinstance(event, TargetHeld) for event in told.newest) == 15
+    with DerivedSpool() as spool:
+        spool.append(done.derived)
+        assert [fact["cause_seq"] for fact in spool.facts()] == [event.cause_seq for event in done.derived]
+        assert len(spool.newest) < len(done.derived) and spool.counts["held"] == 15
+        assert sum(isinstance(event, TargetHeld) for event in spool.newest) == 15
 
 
 @pytest.mark.parametrize("text", ["", "-3", "4.5", "soon", "2026-13-01"])

@@ -1,4 +1,4 @@
-"""Who is told what: the services' own file of receivers, never part of the log's policy.
+"""Which receiver gets which alerts: the services' own file of receivers, never part of the log's policy.
 
     [alerts]
     window_s = 30

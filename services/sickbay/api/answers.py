@@ -49,7 +49,7 @@ READ: Final[frozenset[Role]] = frozenset({"read"})
 OPERATE: Final[frozenset[Role]] = frozenset({"operate"})
 KEY: Final = re.compile(r"[!-~]{1,128}")
 ASK: Final = READ | REPORT
-"""Who reports has to ask before it calls."""
+"""A reporter has to ask before it calls."""
 _REVALIDATE: Final = "private, no-cache"
 
 
@@ -261,7 +261,7 @@ async def post_clear(request: Asked) -> Response[bytes]:
 
 @get("/v1/session", sync_to_thread=False)
 def session(request: Asked) -> Response[bytes]:
-    """Who the caller is here."""
+    """The name and the roles of the caller."""
     caller = request.user
     roles = sorted(caller.roles)
     return json_response(

@@ -1,4 +1,4 @@
-"""The HTTP interface as a Litestar application: paths, who may use them, how each is answered.
+"""The HTTP interface as a Litestar application: paths, their roles, their answers.
 
     api = Api(settings, options)        # a client of NATS like any other, by the role `api`
     uvicorn.Config(api.asgi, lifespan="off")

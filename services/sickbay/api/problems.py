@@ -81,7 +81,7 @@ def field_refused(field: str, accepted: str, detail: str = "") -> Problem:
 
 
 def unavailable(detail: str, *, retry_after_s: int = 1, more: dict[str, Any] | None = None) -> Problem:
-    """NATS, or who answers there, is away; it is worth trying again."""
+    """NATS or the services are away; a later request may succeed."""
     return Problem(503, "unavailable", detail, headers={"Retry-After": str(retry_after_s)}, more=more)
 
 

@@ -1,4 +1,4 @@
-"""Who may use the HTTP interface: a file of tokens, of which it holds digests only.
+"""The file of tokens for the HTTP interface, which holds digests only.
 
 [[token]]
 name = "router-7"                       # who it is: an operator's acts are signed with it
@@ -50,7 +50,7 @@ def _refused(key: str, accepted: str) -> InvalidValue:
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who has a token."""
+    """One token: its owner's name and roles."""
 
     name: str
     digest: bytes

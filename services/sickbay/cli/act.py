@@ -197,7 +197,7 @@ def _override(
 
 
 def login() -> str:
-    """Who runs this command, as operators' acts name him."""
+    """The name of the user who runs this command, as operators' acts have it."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""Commands of the HTTP interface: `sickbay api` runs it alone, `sickbay token` makes who may use it."""
+"""Commands of the HTTP interface: `sickbay api` runs it alone, `sickbay token` makes a token for it."""
 
 from __future__ import annotations
 

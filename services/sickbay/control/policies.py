@@ -1,7 +1,7 @@
 """The policy as operators handle it: read with the sequence that names it, compared, set, seeded (Rule 7).
 
-    standing = await standing_policy(client)
-    done = await set_policy(client, policy, expect=standing.seq, reason="a busy week", actor="ana")
+    current = await current_policy(client)
+    done = await set_policy(client, policy, expect=current.seq, reason="a busy week", actor="ana")
 
 `seq` here is the sequence in SICKBAY_CONTROL; the copy in the log has one of its own. An operator who sets a policy
 names the sequence of the policy that was edited, so that two operators cannot overwrite each other.
@@ -37,7 +37,7 @@ RIVAL_LOOK_S: Final = 0.05
 class PolicyMoved(BusError):
     """Another policy stands than the one that was edited; nothing was stored.
 
-    Attributes: `expected` and `found` (sequences in SICKBAY_CONTROL; 0: none), `by` (who set the one that stands).
+    Attributes: `expected` and `found` (sequences in SICKBAY_CONTROL; 0: none), `by` (the actor of the current one).
     """
 
     def __init__(self, expected: int, found: int, by: str) -> None:
@@ -49,7 +49,7 @@ class PolicyMoved(BusError):
         )
 
 
-class StandingPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class CurrentPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The newest policy that operators stored. `seq` 0: none, so the defaults hold."""
 
     seq: int = 0
@@ -70,7 +70,7 @@ class PolicySet(msgspec.Struct, frozen=True, kw_only=True):
     ack: StoredAct | None
 
 
-async def standing_policy(client: Client) -> StandingPolicy:
+async def current_policy(client: Client) -> CurrentPolicy:
     """The newest policy, asked of the control stream's leader. Raises `NotStored` where nothing answers."""
     api = JetStreamApi(client, timeout_s=ACK_TIMEOUT_S)
     found: list[StoredMessage] = []
@@ -92,7 +92,7 @@ async def standing_policy(client: Client) -> StandingPolicy:
             unreadable = unreadable or str(poison)
             continue
         assert isinstance(event, PolicyChanged)
-        return StandingPolicy(
+        return CurrentPolicy(
             seq=found[-1].seq,
             policy=Policy.from_data(event.policy),
             unreadable=unreadable,
@@ -100,7 +100,7 @@ async def standing_policy(client: Client) -> StandingPolicy:
             reason=event.reason,
             at=rfc3339(message.time_ns // 1_000_000),
         )
-    return StandingPolicy(seq=found[-1].seq if found else 0, unreadable=unreadable)
+    return CurrentPolicy(seq=found[-1].seq if found else 0, unreadable=unreadable)
 
 
 async def set_policy(
@@ -116,14 +116,14 @@ async def set_policy(
     for field, value in (("reason", reason), ("actor", actor)):
         if not isinstance(value, str) or not value.strip():
             raise InvalidValue(field, value, "a text that says something")
-    standing = await standing_policy(client)
+    current = await current_policy(client)
     if isinstance(expect, bool) or not isinstance(expect, int) or not 0 <= expect <= SEQ_MAX:
-        accepted = f"the sequence of the policy that you edited, as `sickbay policy show` says it (now {standing.seq})"
+        accepted = f"the sequence of the policy that you edited, as `sickbay policy show` says it (now {current.seq})"
         raise InvalidValue("expect", expect, accepted)
-    if expect != standing.seq:
-        raise PolicyMoved(expect, standing.seq, standing.actor)
-    changes = policy_differences(standing.policy, policy)
-    if not changes and not standing.unreadable:
+    if expect != current.seq:
+        raise PolicyMoved(expect, current.seq, current.actor)
+    changes = policy_differences(current.policy, policy)
+    if not changes and not current.unreadable:
         return PolicySet(changes=[], ack=None)
     at = rfc3339(await log_now_ms(client))
     event = PolicyChanged(policy=policy.to_data(), actor=str(actor), reason=str(reason), at=at)
@@ -137,15 +137,15 @@ async def set_policy(
     return PolicySet(changes=changes, ack=ack)
 
 
-async def _rival(client: Client, expect: int) -> StandingPolicy:
+async def _rival(client: Client, expect: int) -> CurrentPolicy:
     """The policy that was quicker. In a cluster the loser may hear of it before it stands."""
-    standing = await standing_policy(client)
+    current = await current_policy(client)
     for _ in range(RIVAL_LOOKS - 1):
-        if standing.seq != expect:
+        if current.seq != expect:
             break
         await asyncio.sleep(RIVAL_LOOK_S)
-        standing = await standing_policy(client)
-    return standing
+        current = await current_policy(client)
+    return current
 
 
 def in_shadow(policy: Policy) -> Policy:

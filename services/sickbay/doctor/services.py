@@ -1,4 +1,4 @@
-"""Who folds and writes, how far behind, and what the services say of themselves."""
+"""The process that folds and writes: how far behind it is, and its health."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def ask_status(installation: Installation, **question: Any) -> dict[str, A
 
 
 async def folding(installation: Installation) -> list[Finding]:
-    """Who folds, how far behind, and how old the checkpoint is."""
+    """The process that folds, how far behind it is, and how old the checkpoint is."""
     try:
         projector = (await ask_status(installation, limit=1))["projector"]
     except nats.errors.NoRespondersError:

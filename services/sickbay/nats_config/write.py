@@ -42,9 +42,9 @@ Existing: TypeAlias = Literal["refuse", "update", "overwrite"]
 
 
 def write(plan: Plan, existing: Existing = "refuse") -> Made:
-    """Write the files of a plan. With "update" whoever has a user keeps the password, and the authority stays.
+    """Write the files of a plan. With "update" users keep their passwords, and the authority stays.
 
-    Raises `InvalidValue` for a plan that cannot be, or a file that is there already; `InvalidValue`, `OSError`.
+    Raises `InvalidValue` for a plan that cannot be, a view's name or a file that is there already; `OSError`.
     """
     plan.check()
     found = roles(plan.routers, plan.views)

@@ -1,6 +1,6 @@
 """Questions to the past: `{"at", "provider", "model", "replica"}` one a line, each answered from the state as it was.
 
-asks = read_asks(Path("asks.jsonl"), now_ms=...)
+asks = read_questions(Path("asks.jsonl"), now_ms=...)
 folding = Folding(Fleet(), looks=asks.looks())
 ...
 asks.answers            # in the order of the questions, each a decision at its own time
@@ -65,7 +65,7 @@ class ReplayQuestions:
         return see
 
 
-def read_asks(path: Path, *, now_ms: int) -> ReplayQuestions:
+def read_questions(path: Path, *, now_ms: int) -> ReplayQuestions:
     """Read a file of questions; blank lines are none. Raises `InvalidValue`, `OSError`."""
     found: list[tuple[ReplayQuestion, int]] = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):

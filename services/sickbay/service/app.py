@@ -34,7 +34,7 @@ SERVICES: Final = "services"
 
 def _note_denied(error: Exception) -> None:
     if isinstance(error, PermissionDenied):
-        _log.error("%s", error)  # whoever waits for an answer meets a time-out, which says nothing
+        _log.error("%s", error)  # the caller only sees a time-out
 
 
 class Broker(NatsBroker):
