@@ -62,7 +62,7 @@ def run_projector(url: str, name: str) -> None:
         collect_seldom()  # as `sickbay serve` does
 
         async def answer(message: Any) -> None:
-            live = projector.is_writer and projector.keeper.live
+            live = projector.is_writer and projector.state.is_live
             health = {**msgspec.to_builtins(projector.health()), "live": live, "cpu_s": sum(os.times()[:2])}
             await message.respond(json.dumps(health).encode())
 

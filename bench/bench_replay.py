@@ -96,7 +96,7 @@ def run_projector(url: str) -> None:
         projector = Projector(link, name="bench")
         running = asyncio.create_task(projector.run())
         last_seq = (await JetStreamApi(await link.wait_connected(), timeout_s=5).stream_at(LOG)).last_seq
-        while not (projector.keeper.live and projector.seq >= last_seq and projector.transitions.all_told):
+        while not (projector.state.is_live and projector.seq >= last_seq and projector.state.transitions.all_told):
             await asyncio.sleep(0.05)
         projector.stop()
         await running

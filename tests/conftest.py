@@ -12,7 +12,7 @@ from nats.aio.client import Client
 import past_rig
 from nats_servers import NatsCluster, NatsServer
 from sickbay.bus.connect import connect_client
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from upstream import upstream  # noqa: F401 - a fixture is used by its name
 
 # Whoever runs the tests in the background may have SIGINT ignored, which children inherit: then Ctrl-C could not

@@ -1,12 +1,20 @@
-"""The three rooms and what each may import, read from the syntax tree; the router side stays light."""
+"""The source roots and their rooms, what each may import, read from the syntax tree; the router side stays light.
+
+A room is a folder of a package. `ROOMS` is the one table of what a room may import besides itself and the ground.
+"""
 
 from __future__ import annotations
 
 import ast
 import asyncio
+import importlib
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -106,6 +114,178 @@ def test_the_checks_above_see_what_they_forbid(tmp_path: Path) -> None:
     module.write_text("import os\nfrom .names import token\nfrom time import time\nopen('x')\na.now()\nhash('x')\n")
     assert list(_foreign(module, frozenset())) == ["broken.py:1 imports os", "broken.py:3 imports time"]
     assert list(_impure(module)) == ["broken.py:4 calls open", "broken.py:5 calls a.now", "broken.py:6 calls hash"]
+
+
+PACKAGES = {"sickbay_events": EVENTS, "sickbay_projections": PROJECTIONS, "sickbay": SERVICES}
+GROUND = "invalid throttled tomlfile when"
+"""Modules that every room of the services may import; `config` is open to all but `bus`, on which it stands."""
+RULE = """A room imports itself, sickbay_events, the ground (GROUND, and config except in bus) and the
+rooms that its row of ROOMS names. Move the code to the room in which it belongs, or take what it needs as an argument.
+A new arrow needs a reason, a word in the row and in the docstring of the room's __init__."""
+ROOMS = {
+    "config": "bus",
+    "bus": "",
+    "view": "bus",
+    "router": "bus view projections",
+    "log": "bus projections",
+    "control": "bus",
+    "metrics": "bus view router sync projections",
+    "projector": "bus view log control metrics projections",
+    "historian": "bus log projections",
+    "alerts": "bus",
+    "doctor": "bus log control projections",
+    "prober": "bus view control router projections",
+    "service": "bus router log control metrics projector historian alerts doctor prober projections",
+    "api": "bus view router log control historian metrics service projections",
+    "replay": "bus log control router projections",
+    "importers": "log",
+    "nats_config": "bus",
+    "cli": "*",
+    # The faces: modules that people import, each a few lines before a room.
+    "__init__": "router",
+    "sync": "bus router",
+    "testing": "bus view router projections",
+    "tracing": "router",
+    "app": "service",
+    "__main__": "cli",
+}
+PURE_RULE = """In the projections a rule stands on the state, the face on the rules, replay on the face, never the other
+way round: move the code down, or hand in what it needs as an argument."""
+PURE_ROOMS = {
+    "state": "",
+    "rules": "state",
+    "face": "state rules",
+    "replay": "state rules face",
+    "testing": "state face",
+}
+FACE = {"", "fold", "decide", "entries", "document", "weighing"}
+LOWER_THAN_IT_IS = {
+    ("sickbay.router.tracing", "sickbay.sync"),
+    ("sickbay.router.client", "sickbay.router.tracing"),
+    ("sickbay_projections.state.snapshot", "sickbay_projections.fold"),
+}
+"""The arrows of circles that are still to be broken: (module, what it imports)."""
+ROUTER_SIDE = {"events", "projections", "bus", "view", "router", *GROUND.split(), "config"}
+
+
+def _by_name() -> dict[str, Path]:
+    """Every module of the product by its dotted name."""
+    return {
+        ".".join((package, *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__"): path
+        for package, root in PACKAGES.items()
+        for path in _modules(root)
+    }
+
+
+@cache
+def _arrows() -> dict[str, dict[str, int]]:
+    """Module -> the product's modules that it imports, with the line: also in functions, and for types alone."""
+    modules = _by_name()
+    found: dict[str, dict[str, int]] = {name: {} for name in modules}
+    for name, path in modules.items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                asked = [(alias.name, "") for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                inside = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+                asked = [(".".join([*inside, *filter(None, [node.module])]), alias.name) for alias in node.names]
+            else:
+                continue
+            for module, part in asked:
+                at = f"{module}.{part}" if f"{module}.{part}" in modules else module
+                if at in modules and at != name and (name, at) not in LOWER_THAN_IT_IS:
+                    found[name].setdefault(at, node.lineno)
+    return found
+
+
+def _room(module: str) -> str:
+    """The room of a module: a folder's name, or its own name where it is of the ground or a face."""
+    package, _, inside = module.partition(".")
+    if package == "sickbay_events":
+        return "events"
+    first = inside.partition(".")[0]
+    if package == "sickbay_projections":
+        return "projections." + ("face" if first in FACE else first)
+    return first or "__init__"
+
+
+def _seen(room: str) -> str:
+    """A room as another package sees it: projections is one."""
+    return room.partition(".")[0]
+
+
+def _line(module: str, imported: str) -> str:
+    return f"{_by_name()[module].relative_to(ROOT)}:{_arrows()[module][imported]} imports {imported}"
+
+
+def test_a_room_imports_only_what_its_row_names() -> None:
+    found: list[str] = []
+    for module, arrows in _arrows().items():
+        room = _room(module)
+        if module.split(".")[0] != "sickbay" or ROOMS.get(room) == "*":
+            continue
+        allowed = {room, "events", *GROUND.split()}
+        if room not in GROUND.split():
+            allowed |= {*ROOMS[room].split()} | ({"config"} if room != "bus" else set())
+        found += [_line(module, to) for to in arrows if _seen(_room(to)) not in allowed]
+    assert not found, "\n".join([RULE, *found])
+
+
+def test_a_rule_stands_on_the_state_and_the_face_on_the_rules() -> None:
+    found = [
+        _line(module, to)
+        for module, arrows in _arrows().items()
+        if module.startswith("sickbay_projections.")
+        for room, other in [(_room(module).partition(".")[2], _room(to).partition(".")[2]) for to in arrows]
+        if other and other != room and other not in PURE_ROOMS[room].split()
+        for to in arrows
+        if _room(to).endswith(f".{other}")
+    ]
+    assert not set(found), "\n".join([PURE_RULE, *sorted(set(found))])
+
+
+def _circle(arrows: dict[str, Iterable[str]]) -> list[str]:
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert _circle({module: set(arrows) for module, arrows in _arrows().items()}) == []
+
+
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for module, arrows in _arrows().items():
+        rooms[_room(module)] |= {_room(to) for to in arrows} - {_room(module)}
+    assert _circle(dict(rooms)) == []
+
+
+@pytest.mark.parametrize("room", sorted(room for room in ROOMS if (SERVICES / room).is_dir()))
+def test_a_room_says_who_lives_in_it_and_what_it_may_import(room: str) -> None:
+    """In the docstring of its `__init__`: one sentence that names the rooms of its row."""
+    text = " ".join((importlib.import_module(f"sickbay.{room}").__doc__ or "").split())
+    said = re.search(r"May import ([^.;]*?)[.;]", text)
+    assert said is not None, f"{room}/__init__.py does not say what the room may import"
+    assert text.index(said[0]) > 20, f"{room}/__init__.py does not say first who lives there"
+    if ROOMS[room] != "*":
+        assert set(re.findall(r"`(\w+)`", said[1])) == set(ROOMS[room].split())
+
+
+def test_every_room_has_a_row() -> None:
+    folders = {path.parent.name for path in SERVICES.glob("*/__init__.py")}
+    modules = {path.stem for path in SERVICES.glob("*.py")}
+    assert folders | modules <= set(ROOMS) | set(GROUND.split())
+
+
+def test_the_router_stands_on_the_ground_the_bus_and_the_view_alone(router_side: list[Path]) -> None:
+    """What `import sickbay, sickbay.sync, sickbay.testing` loads is these rooms and the faces."""
+    modules = {path: name for name, path in _by_name().items()}
+    rooms = {_seen(_room(modules[path])) for path in router_side}
+    assert rooms <= ROUTER_SIDE | {"__init__", "sync", "testing", "tracing"}
 
 
 BLOCKER = f"""

@@ -1,24 +1,29 @@
 """The settings of a process, from its environment and its command line.
 
 The fields of `Settings` are the one table: environment names, defaults, accepted forms and what each does.
-The command line's help and the documentation are made from it by `setting_rows()`. Imports nothing but msgspec and
-the standard library, so that a router can use it too.
+The command line's help and the documentation are made from it by `setting_rows()`. Imports msgspec, the standard
+library and, where it is asked for connections, `bus`, so that a router can use it too.
 
     settings = Settings.from_environment(replica="router-1")      # what is given wins over the environment
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
+from .invalid import InvalidValue
+
 if TYPE_CHECKING:
+    from .bus.connect import NatsOptions
     from .bus.topology import StreamLimits
 
 PREFIX = "SICKBAY_"
@@ -26,15 +31,15 @@ PREFIX = "SICKBAY_"
 LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
-class SettingRefused(ValueError):
+class SettingRefused(InvalidValue):
     """A setting whose value is not accepted.
 
     Attributes: `name` (the environment's name), `value`, `accepted` (the accepted form in words).
     """
 
     def __init__(self, name: str, value: object, accepted: str) -> None:
-        self.name, self.value, self.accepted = name, value, accepted
-        super().__init__(f"setting {name}: {value!r} is not accepted; accepted is {accepted}")
+        self.name = name
+        super().__init__(f"setting {name}", value, accepted)
 
 
 def _says(text: str, accepted: str, default: str = "") -> Meta:
@@ -159,6 +164,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         made: dict[str, Any] = {}
         for row in setting_rows():
             value = given.pop(row.field, None)
+            if isinstance(value, Path):
+                value = str(value)
             if value is None:
                 value = environ.get(row.name) or None
             if value is not None:
@@ -181,6 +188,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def data_folder(self) -> Path:
         """`data` with `~` resolved."""
         return Path(self.data).expanduser()
+
+    @property
+    def nats_url(self) -> str:
+        """`nats`, or where `sickbay serve` last started the server of the data folder; empty if there is neither."""
+        if self.nats:
+            return self.nats
+        with suppress(ImportError):  # the embedded server needs POSIX; a client elsewhere has none
+            from .bus.embedded import saved_url
+
+            return saved_url(self.data_folder) or ""
+        return ""
+
+    def nats_options(self, name: str, url: str = "", /, **given: Any) -> NatsOptions:
+        """How to reach NATS as the connection `name`: at `url`, else at `nats_url`. What is given wins over the
+        settings. Raises `OptionsError`."""
+        from .bus.connect import NatsOptions
+
+        known = {"creds": self.creds or None, "tls_ca": self.tls_ca or None, "inbox_prefix": self.inbox_prefix}
+        return NatsOptions.from_url(url or self.nats_url, **{**known, "name": name, **given})
 
     def read(self, field: str) -> bytes | None:
         """What is in the file that a setting names; None where it names none.
@@ -223,6 +249,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if not host or not port.isdigit() or int(port) > 65_535:
             raise SettingRefused(f"{PREFIX}HTTP", self.http, "host:port, or off")
         return host, int(port)
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a host of an address or a Host header is this machine and nobody else's."""
+    name = (host or "").strip("[]").lower()
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 class SettingRow(NamedTuple):

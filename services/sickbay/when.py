@@ -16,10 +16,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sickbay_events.times import parse_rfc3339
 
+from .invalid import InvalidValue
+
 ACCEPTED: Final = (
     "an RFC 3339 time (2026-11-30T12:00:00Z), a date or a local time (2026-11-30, 2026-11-30 14:00, with a zone's name "
     "such as Europe/Berlin behind it or not), now, today, yesterday, or how long ago (2 hours ago, 90m, 3d)"
 )
+
+
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _NAMES: Final = {
     "sec": "s", "secs": "s", "second": "s", "seconds": "s", "min": "m", "mins": "m", "minute": "m", "minutes": "m",
@@ -33,16 +37,8 @@ _LOCAL: Final = re.compile(
 _YEARS_MAX: Final = 1_000
 
 
-class WhenRefused(ValueError):
-    """A time that cannot be read, or that no clock has shown. Attributes: `text`, `why`."""
-
-    def __init__(self, text: str, why: str) -> None:
-        self.text, self.why = text, why
-        super().__init__(f"time {text!r}: {why}")
-
-
 def when_ms(text: str, *, now_ms: int, zone: tzinfo | None = None) -> int:
-    """Milliseconds since the epoch. `zone` None: this machine's. Raises `WhenRefused` with the accepted forms."""
+    """Milliseconds since the epoch. `zone` None: this machine's. Raises `InvalidValue` with the accepted forms."""
     given = " ".join(text.split())
     now = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone)
     word = given.lower()
@@ -58,7 +54,7 @@ def when_ms(text: str, *, now_ms: int, zone: tzinfo | None = None) -> int:
     try:
         return parse_rfc3339(given)
     except ValueError:
-        raise WhenRefused(text, f"accepted is {ACCEPTED}") from None
+        raise InvalidValue("time", text, ACCEPTED) from None
 
 
 def _local_ms(text: str, date: str, time: str | None, name: str | None, *, zone: tzinfo | None) -> int:
@@ -66,12 +62,14 @@ def _local_ms(text: str, date: str, time: str | None, name: str | None, *, zone:
         try:
             zone = ZoneInfo({"utc": "UTC", "z": "UTC"}.get(name.lower(), name))
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise WhenRefused(text, f"{name!r} is no time zone, such as Europe/Berlin or UTC") from None
+            raise InvalidValue(
+                "time", text, f"a time zone such as Europe/Berlin or UTC: {name!r} is no time zone"
+            ) from None
     hour, _, rest = (time or "00:00").partition(":")
     try:
         naive = datetime.fromisoformat(f"{date}T{hour:0>2}:{rest}")
     except ValueError as error:
-        raise WhenRefused(text, str(error)) from None
+        raise InvalidValue("time", text, f"a date and a time that exist: {error}") from None
     return _ms(text, naive, zone, whole_day=time is None)
 
 
@@ -80,14 +78,14 @@ def _ago_ms(text: str, parts: str, now_ms: int, now: datetime, zone: tzinfo | No
     for number, unit in _PART.findall(parts):
         short = _NAMES.get(unit, unit)
         if short not in _UNITS_S:
-            raise WhenRefused(text, f"{unit!r} is no unit of time: s, m, h, d or w, or their names")
+            raise InvalidValue("time", text, f"s, m, h, d or w, or their names: {unit!r} is no unit of time")
         count = 1.0 if number in ("a", "an") else float(number)
         if short in ("d", "w") and count.is_integer():
             days += count * (7 if short == "w" else 1)
         else:
             seconds += count * _UNITS_S[short]
     if days > _YEARS_MAX * 365 or seconds > _YEARS_MAX * 365 * 86_400:
-        raise WhenRefused(text, "that is longer ago than any log")
+        raise InvalidValue("time", text, f"at most {_YEARS_MAX} years: that is longer ago than any log")
     if days:
         naive = now.replace(tzinfo=None) - timedelta(days=days)
         now_ms = _ms(text, naive, zone, whole_day=False, lenient=True)
@@ -95,9 +93,9 @@ def _ago_ms(text: str, parts: str, now_ms: int, now: datetime, zone: tzinfo | No
 
 
 def _ms(text: str, naive: datetime, zone: tzinfo | None, *, whole_day: bool, lenient: bool = False) -> int:
-    """A time on the clock of a zone; of two that look alike the first.
+    """A time on the clock of a zone; the first of two that look alike.
 
-    One that the clock skipped is refused, but that a day begins later than midnight is no mistake of who asks.
+    A time that the clock skipped is refused. The beginning of a day is not: a day may begin later than midnight.
     """
     if whole_day:
         naive = naive.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -105,10 +103,11 @@ def _ms(text: str, naive: datetime, zone: tzinfo | None, *, whole_day: bool, len
         at = naive.astimezone() if zone is None else naive.replace(tzinfo=zone)
         there_and_back = at.astimezone(UTC).astimezone(zone).replace(tzinfo=None)
         if there_and_back != naive and not (whole_day or lenient):
-            raise WhenRefused(text, f"the clock went from {naive:%H:%M} on to {there_and_back:%H:%M} that day")
+            skipped = f"it went from {naive:%H:%M} on to {there_and_back:%H:%M} that day"
+            raise InvalidValue("time", text, f"a time that the clock showed: {skipped}")
         return round(at.timestamp() * 1000)
     except (OverflowError, OSError) as error:
-        raise WhenRefused(text, f"no clock has shown that: {error}") from None
+        raise InvalidValue("time", text, f"a time of a calendar, but no clock has shown that: {error}") from None
 
 
 def seconds(value: float) -> str:

@@ -25,8 +25,9 @@ from paths import ROOT
 from sickbay.alerts.grouping import WAITING_MAX, Grouping
 from sickbay.alerts.message import TEXT_MAX, AlertMessage, message_of, sample_message, slack_body
 from sickbay.alerts.send import Failed, alert_client, send
-from sickbay.alerts.settings import Alerts, AlertsRefused, Way, is_wanted, read_alerts
+from sickbay.alerts.settings import Alerts, Way, is_wanted, read_alerts
 from sickbay.alerts.settings import Receiver as Wanted
+from sickbay.invalid import InvalidValue
 from waiting import patience, until
 
 ONE = Wanted(name="room", kind="slack")
@@ -183,9 +184,9 @@ def test_a_receiver_gets_what_it_asked_for(receiver: dict[str, Any], fact: dict[
 )
 def test_a_file_that_cannot_be_is_refused_by_its_key(line: str, key: str, says: str) -> None:
     """The error names key and accepted form, and repeats no secret."""
-    with pytest.raises(AlertsRefused) as refused:
+    with pytest.raises(InvalidValue) as refused:
         read_alerts(f'[[alerts.receiver]]\nname = "a"\n{line}\n', {"KEY": SECRET, "WEAK": "hunter2"})
-    assert key in refused.value.key and says in str(refused.value)
+    assert key in refused.value.what and says in str(refused.value)
     assert "SECRETSECRET" not in str(refused.value) and "hunter2" not in str(refused.value)
 
 

@@ -25,7 +25,7 @@ from sickbay.control.acts import publish_outcome, publish_override
 from sickbay.log.file import LogFile
 from sickbay.log.folding import replay
 from sickbay.replay.story import trace
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome, Kind, Scope, Target, TargetHeld
 from sickbay_events.codec import outcome_subject
 from waiting import patience

@@ -20,7 +20,7 @@ import pytest
 from cli_runs import CLEAN, NATS_CLI, Serve, needs_nats_cli
 from paths import ROOT
 from secured_nats import SecuredNats
-from sickbay.nats_config.write import MONITOR_APART
+from sickbay.nats_config.plan import MONITOR_APART
 from waiting import patience
 
 RUNBOOK = ROOT / "docs" / "runbook.md"

@@ -6,7 +6,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sickbay.when import WhenRefused, when_ms
+from sickbay.invalid import InvalidValue
+from sickbay.when import when_ms
 from sickbay_events import parse_rfc3339, rfc3339
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -56,7 +57,7 @@ def test_a_time_shown_twice_is_the_first_and_a_skipped_one_is_refused() -> None:
     """When the clock is set for summer and winter."""
     assert said("2026-10-25 02:30") == "2026-10-25T00:30:00Z"
     assert said("2026-10-25T02:30:00+01:00") == "2026-10-25T01:30:00Z", "the offset says the second one"
-    with pytest.raises(WhenRefused, match="went from 02:30 on to 03:30"):
+    with pytest.raises(InvalidValue, match="went from 02:30 on to 03:30"):
         said("2026-03-29 02:30")
     assert said("1 day ago", "2026-03-30T00:30:00Z") == "2026-03-29T01:30:00Z", "nobody wrote that time"
 
@@ -81,7 +82,7 @@ def test_a_day_without_midnight_begins_when_it_begins() -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused_with_what_can(text: str, why: str) -> None:
-    with pytest.raises(WhenRefused, match=why):
+    with pytest.raises(InvalidValue, match=why):
         when_ms(text, now_ms=NOW_MS, zone=BERLIN)
 
 

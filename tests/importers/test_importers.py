@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import paths
 from cli_runs import sickbay
 from histories import history
-from sickbay.control.acts import ActRefused
 from sickbay.importers.access import NGINX
 from sickbay.importers.calls import RowRefused, inner
 from sickbay.importers.fields import USUAL, Setup, read_setup
@@ -26,6 +25,7 @@ from sickbay.importers.formats import FORMATS
 from sickbay.importers.run import copy_log, import_file
 from sickbay.importers.sorting import Sorter
 from sickbay.importers.values import duration_ms, status_value, time_ms
+from sickbay.invalid import InvalidValue
 from sickbay.log.file import LogFile, LogFileError, LogLine, open_writer
 from sickbay.log.folding import replay
 from sickbay_events import Poison, decode, encode, outcome_subject, override_subject, read_subject
@@ -440,7 +440,7 @@ def test_a_map_names_columns_paths_patterns_and_constants(tmp_path: Path) -> Non
         {"when": 1_790_000_000, "request": {"path": "/v1/m/big/x"}, "answer": {"code": 503}}, setup
     )
     assert (call.model, call.provider, call.status, call.replica) == ("big", "api.acme.example", 503, "r9")
-    with pytest.raises(ActRefused, match="fields"):
+    with pytest.raises(InvalidValue, match="fields"):
         (tmp_path / "bad.toml").write_text("[columns]\nx = 1\n")
         read_setup([str(tmp_path / "bad.toml")])
     assert set(USUAL) >= {"at", "provider", "model", "replica", "status", "body", "took_ms", "took_s", "kind"}

@@ -26,8 +26,10 @@ from sickbay.control.acts import publish_outcome
 from sickbay.log.decode import DecodedBatch
 from sickbay.metrics.table import OTHER, PROVIDERS_MAX, TARGETS_MAX
 from sickbay.projector.counters import Counters
-from sickbay.service.app import Services, make_app, services_of
+from sickbay.service.app import make_app, services_of
+from sickbay.service.exposition import exposition
 from sickbay.service.fleet_samples import AT_ONCE, FleetScan, fleet_samples
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome, Kind, Override, Scope, outcome_subject, rfc3339
 from sickbay_projections import Fleet
 from sickbay_projections.rules.health import health
@@ -153,7 +155,8 @@ async def test_the_services_tell_what_they_know_and_after_a_restart_nothing_else
                 assert again[key] == value, key
         assert sum(value for key, value in again.items() if key[0] == "sickbay_outcomes_total") == 0
         assert sum(value for key, value in again.items() if key[0] == "sickbay_transitions_total") == 0
-        assert services.projector is not None and services.projector.folded >= 2, "it read a past, and counted none"
+        assert services.projector is not None
+        assert services.projector.state.folded >= 2, "it read a past, and counted none"
 
 
 def _named(target: Target) -> tuple[str, str]:
@@ -163,12 +166,12 @@ def _named(target: Target) -> tuple[str, str]:
 async def test_a_projector_that_still_reads_tells_nothing_of_the_fleet(nats_server: NatsServer) -> None:
     """Before it is up with the log, what it knows is a past that is over."""
     services = Services(Settings(nats=nats_server.url))
-    body, _ = await metrics.exposition(services)
+    body, _ = await exposition(services)
     assert ("sickbay_nats_connected",) in samples(body.decode())
     await services.start()
     try:
         assert services.projector is not None and services.projector.health().phase == "starting"
-        found = samples((await metrics.exposition(services))[0].decode())
+        found = samples((await exposition(services))[0].decode())
         assert found["sickbay_projector_phase", "starting"] == 1
         assert not [key for key in found if key[0] in ("sickbay_outcomes_total", "sickbay_held_scopes")]
     finally:

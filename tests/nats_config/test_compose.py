@@ -22,7 +22,8 @@ from paths import ROOT
 from sickbay.cli import app
 from sickbay.config import setting_rows as settings
 from sickbay.nats_config.compose import TOKENS
-from sickbay.nats_config.write import Plan, write
+from sickbay.nats_config.plan import Plan
+from sickbay.nats_config.write import write
 from topology.composed import FILE, VARIABLE, interpolated, loaded, services
 
 TEXT = FILE.read_text(encoding="utf-8")

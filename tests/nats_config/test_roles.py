@@ -25,7 +25,7 @@ from sickbay.bus.entries import read_entries
 from sickbay.bus.topology import CONTROL, GATE_STREAM, LOG, check_streams
 from sickbay.control.acts import NotStored, log_now_ms, publish_outcome, publish_override
 from sickbay.nats_config.write import write
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome, Scope, Target
 from sickbay_events.codec import outcome_subject
 from waiting import patience, until, until_sync

@@ -19,10 +19,11 @@ from cryptography import x509
 from cli_runs import sickbay
 from nats_servers import nats_server_binary
 from secured_nats import read_env
-from sickbay.control.acts import ActRefused
+from sickbay.invalid import InvalidValue
 from sickbay.nats_config.certificates import Authority
+from sickbay.nats_config.plan import Plan, nodes
 from sickbay.nats_config.roles import roles
-from sickbay.nats_config.write import Plan, nodes, write
+from sickbay.nats_config.write import write
 
 SHAPES = {
     "one server": Plan(folder=Path()),
@@ -166,7 +167,7 @@ def test_certificates_last_years_and_begin_before_now() -> None:
 
 def test_a_plan_is_checked_before_anything_is_written(tmp_path: Path) -> None:
     """Also where it is made by code."""
-    with pytest.raises(ActRefused, match="--cluster"):
+    with pytest.raises(InvalidValue, match="--cluster"):
         write(Plan(folder=tmp_path / "x", cluster=4))
     assert not (tmp_path / "x").exists()
 

@@ -17,9 +17,10 @@ from cli_runs import Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is 
 from nats_servers import NatsServer
 from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG
+from sickbay.invalid import InvalidValue
 from sickbay.prober.checks import SUSPICIOUS, UNPROVEN, probe_client, run_check
 from sickbay.prober.prober import FoldFacts, Prober, probe_leases
-from sickbay.prober.settings import Probe, ProbeRefused, ProbeSettings, ProbeTarget, has_usage, made_probe, read_probes
+from sickbay.prober.settings import Probe, ProbeSettings, ProbeTarget, has_usage, made_probe, read_probes
 from sickbay_events import CallOutcome, Override, Policy, ProbeResult, Target
 from sickbay_events.lease_wire import LeaseName, TrialAsk
 from sickbay_projections import Fleet, Recorded
@@ -214,14 +215,14 @@ def test_a_bad_file_is_refused_with_the_key_and_never_a_secret(old: str, new: st
     if not key:
         assert read_probes(text, environ={"KEY": "k"})
         return
-    with pytest.raises(ProbeRefused) as caught:
+    with pytest.raises(InvalidValue) as caught:
         read_probes(text, environ={"KEY": "k"})
-    assert caught.value.key == key and caught.value.accepted
+    assert caught.value.what == key and caught.value.accepted
     assert "hunter22" not in str(caught.value) and "4f9aK2" not in str(caught.value)
 
 
 def test_a_target_twice_is_refused() -> None:
-    with pytest.raises(ProbeRefused, match="each target once"):
+    with pytest.raises(InvalidValue, match="each target once"):
         read_probes(GOOD + GOOD.replace("[probe]\ninterval_s = 60\n", ""), environ={"KEY": "k"})
 
 

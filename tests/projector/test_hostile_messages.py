@@ -12,8 +12,8 @@ import sickbay
 from nats_servers import NatsServer
 from sickbay import Target
 from sickbay.config import Settings
-from sickbay.service.app import Services
 from sickbay.service.rpc import ENDPOINTS
+from sickbay.service.services import Services
 from waiting import patience
 
 BODIES: Final = [

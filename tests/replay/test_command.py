@@ -22,11 +22,11 @@ from sickbay.bus.topology import LOG, SNAPSHOTS_STREAM
 from sickbay.cli.files import export_log
 from sickbay.cli.places import read_place
 from sickbay.control.acts import publish_outcome
+from sickbay.invalid import InvalidValue
 from sickbay.log.decode import DecodedBatch
 from sickbay.log.file import LogFile, LogFileError
 from sickbay.log.folding import Bound, Folding, InspectAt, fold_file, replay
 from sickbay.replay.spool import DerivedSpool
-from sickbay.when import WhenRefused
 from sickbay_events import CallOutcome, TargetHeld, rfc3339
 from sickbay_projections import Fleet
 
@@ -224,17 +224,17 @@ def test_what_was_told_needs_no_memory(known: tuple[KnownLog, Path]) -> None:
     """Derived events come back in order from beside the memory, and only the newest stay in it."""
     _, file = known
     done = replay(LogFile(file))
-    with DerivedSpool() as told:
-        told.take(done.derived)
-        assert [fact["cause_seq"] for fact in told.facts()] == [event.cause_seq for event in done.derived]
-        assert len(told.newest) < len(done.derived) and told.counts["held"] == 15
-        assert sum(isinstance(event, TargetHeld) for event in told.newest) == 15
+    with DerivedSpool() as spool:
+        spool.append(done.derived)
+        assert [fact["cause_seq"] for fact in spool.facts()] == [event.cause_seq for event in done.derived]
+        assert len(spool.newest) < len(done.derived) and spool.counts["held"] == 15
+        assert sum(isinstance(event, TargetHeld) for event in spool.newest) == 15
 
 
 @pytest.mark.parametrize("text", ["", "-3", "4.5", "soon", "2026-13-01"])
 def test_a_place_that_is_none(text: str) -> None:
     """Digits are a sequence, all else must be a time."""
-    with pytest.raises(WhenRefused):
+    with pytest.raises(InvalidValue):
         read_place(text, 0)
 
 

@@ -19,14 +19,14 @@ from cli_runs import sickbay_process
 from nats_servers import NatsServer
 from past_rig import TARGETS, api, fleet_of, history, services, settled
 from sickbay.bus.topology import CONTROL, TRANSITIONS, streams
-from sickbay.bus.view_names import MAIN, ViewRefused, view_names
+from sickbay.bus.view_names import MAIN, view_names
 from sickbay.control.acts import publish_outcome
+from sickbay.invalid import InvalidValue
 from sickbay.log import snapshots
-from sickbay.projector import loop
-from sickbay.projector import maintenance as keeper
+from sickbay.projector import loop, maintenance
 from sickbay.replay.compare_views import compare_views
 from sickbay.replay.verify import verify
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome, Target
 from waiting import patience, until
 
@@ -55,7 +55,7 @@ async def caught_up(one: Services, other: Services) -> None:
     def same() -> bool:
         pair = [running.projector for running in (one, other)]
         assert pair[0] is not None and pair[1] is not None
-        seen = [p.view.checkpoint for p in pair if p is not None]
+        seen = [p.state.view.checkpoint for p in pair if p is not None]
         return all(s is not None and s.seq == pair[0].seq and s.live for s in seen) and pair[0].seq == pair[1].seq
 
     await until(same, "both have folded and written the same")
@@ -165,7 +165,7 @@ async def test_the_services_switch_by_the_name_and_nothing_is_told_twice_or_lost
 ) -> None:
     """Once the running ones are stopped, services under the other name tell what came since, in order and once, though
     a snapshot of the one beside lies behind it; and back again."""
-    monkeypatch.setattr(keeper, "SNAPSHOT_EVENTS", 10)
+    monkeypatch.setattr(maintenance, "SNAPSHOT_EVENTS", 10)
 
     async def causes() -> list[int]:
         found: list[int] = []
@@ -216,7 +216,7 @@ def test_names_of_views() -> None:
     ]
     assert differing == [("KV_sickbay", "KV_sickbay-next"), ("OBJ_sickbay_snapshots", "OBJ_sickbay_snapshots-next")]
     for name in ("a b", "a.b", "-a", "x" * 33, "*", ">"):
-        with pytest.raises(ViewRefused):
+        with pytest.raises(InvalidValue):
             view_names(name)
 
 

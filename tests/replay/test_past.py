@@ -19,7 +19,7 @@ from sickbay.control.acts import publish_outcome
 from sickbay.log import snapshots
 from sickbay.log.folding import Bound
 from sickbay.log.transitions import End
-from sickbay.projector import maintenance as keeper
+from sickbay.projector import maintenance
 from sickbay.replay.past import OutOfReach, find_base, log_now, state_at
 from sickbay_events import CallOutcome, CallsRefused, Target, encode, outcome_subject, rfc3339
 from sickbay_events.outcome import Skipped
@@ -30,7 +30,7 @@ from waiting import patience
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots as often as a history of a hundred events wants them."""
-    monkeypatch.setattr(keeper, "SNAPSHOT_EVENTS", 30)
+    monkeypatch.setattr(maintenance, "SNAPSHOT_EVENTS", 30)
 
 
 async def explained(url: str, *arguments: str) -> dict[str, Any]:

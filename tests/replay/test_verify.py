@@ -15,8 +15,7 @@ from nats_servers import NatsServer
 from past_rig import TARGETS, api, fleet_of, history, lived, services, settled
 from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, LOG, SNAPSHOTS_STREAM, TARGET_PREFIX, ensure
 from sickbay.control.acts import publish_outcome
-from sickbay.projector import loop
-from sickbay.projector import maintenance as keeper
+from sickbay.projector import loop, maintenance
 from sickbay.replay.verify import CannotVerify, Verified, verify
 from sickbay_events import CallOutcome, Target
 from waiting import until
@@ -25,7 +24,7 @@ from waiting import until
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots and marks as often as a history of a hundred events wants them."""
-    monkeypatch.setattr(keeper, "SNAPSHOT_EVENTS", 30)
+    monkeypatch.setattr(maintenance, "SNAPSHOT_EVENTS", 30)
     monkeypatch.setattr(loop, "MARK_EVERY", 16)
 
 

@@ -10,7 +10,7 @@ import sickbay
 from nats_servers import NatsServer
 from sickbay import Attempt, CallOutcome, Target
 from sickbay.config import Settings
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from sickbay.testing import standalone
 from waiting import patience, until
 

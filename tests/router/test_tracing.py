@@ -23,7 +23,7 @@ from sickbay.bus.connect import connect_client
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
 from sickbay.router.attempt import Attempt
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome
 
 TARGET = Target("api.openai.com#batch", "gpt-5.2")

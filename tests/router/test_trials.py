@@ -25,7 +25,7 @@ import sickbay.testing
 from nats_servers import NatsCluster, NatsServer
 from sickbay import Held, Sickbay, Target
 from sickbay.router import trials
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from sickbay_events import CallAnswered, CallOutcome, CallsRefused
 from sickbay_events.outcome import Lease
 from waiting import patience, until

@@ -21,8 +21,10 @@ from nats_servers import NatsCluster, NatsServer, free_port
 from sickbay.bus.connect import BusError, ConnectError, connect_client
 from sickbay.config import Settings
 from sickbay.control.acts import publish_outcome
-from sickbay.service.app import Services, Transition, app, make_app, services_of
+from sickbay.service.announce import Transition
+from sickbay.service.app import app, make_app, services_of
 from sickbay.service.asyncapi import asyncapi_document
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome, Target
 from sickbay_events.codec import encode_derived
 from sickbay_events.derived import DerivedEvent, HealthChanged, Released, TargetHeld, WarningRaised
@@ -187,7 +189,7 @@ async def test_a_policy_file_seeds_the_log_that_its_services_make(nats_server: N
 
 async def test_services_without_a_server_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """The start is bounded: it names the server and what was tried."""
-    monkeypatch.setattr("sickbay.service.app.CONNECT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("sickbay.service.services.CONNECT_TIMEOUT_S", 0.3)
     services = Services(Settings(nats="nats://127.0.0.1:1"))
     with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1"):
         await services.start()
@@ -207,7 +209,7 @@ async def test_an_alert_whose_handler_fails_comes_again(
         if len(heard) == 1:
             raise RuntimeError("the pager is down")
 
-    monkeypatch.setattr("sickbay.service.app.log_transition", failing)
+    monkeypatch.setattr("sickbay.service.announce.log_transition", failing)
     made = make_app(Settings(nats=nats_server.url))
     async with made.start_lifespan_context():
         await services_of(made).ready()
@@ -231,7 +233,7 @@ async def test_services_wait_for_a_leader_of_the_cluster_and_then_say_that_there
     settings = Settings(nats=first.url, stream_replicas=3, history="off")
 
     with monkeypatch.context() as patched:
-        patched.setattr("sickbay.service.app.CONNECT_TIMEOUT_S", 3.0)
+        patched.setattr("sickbay.service.services.CONNECT_TIMEOUT_S", 3.0)
         with pytest.raises(BusError, match="its cluster had no leader for 3 s"):
             await Services(settings).start()
 

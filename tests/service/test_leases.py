@@ -21,9 +21,9 @@ from sickbay.bus.link import Link
 from sickbay.control.acts import publish_outcome
 from sickbay.projector import Projector
 from sickbay.router.leases import ask_services
-from sickbay.service.app import Services
 from sickbay.service.leases import Leases
 from sickbay.service.rpc import Rpc
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome, Policy, Target
 from sickbay_events.lease_wire import Action, LeaseName, TrialAsk, ttl_s
 from waiting import patience, until
@@ -186,7 +186,7 @@ async def test_an_instance_that_has_just_started_knows_what_time_it_is_in_the_lo
         await until(lambda: first.now_ms() > entry.holds[0].end_ms)
     async with folding(nats_server.url, "box-2") as (second, client):
         await until(lambda: second.is_current)
-        assert not second.is_writer and second.view.map.feed_revision == 0, "nothing has come by"
+        assert not second.is_writer and second.state.view.map.feed_revision == 0, "nothing has come by"
         assert second.fleet.time_ms < entry.holds[0].end_ms < second.now_ms()
         assert abs(second.now_ms() - time.time() * 1000) < 500
         leases = Leases(client, fleet=lambda: second.fleet, now_ms=second.now_ms, is_current=lambda: second.is_current)
@@ -222,7 +222,7 @@ async def test_an_instance_that_reads_the_log_first_leaves_the_answer_to_another
             assert answer is not None and answer.granted
             assert await ask_services(link, take(name, action="give_back"), 2.0) is not None
         assert services.projector is not None and services.projector.is_current
-        services.projector._was_at_end = False
+        services.projector.state.was_at_end = False
         assert await ask_services(link, take(name), 0.1) is None, "nobody knows"
     finally:
         await starting.stop()

@@ -17,9 +17,10 @@ from cli_runs import NATS_CLI, Serve, needs_nats_cli, serve_fixture  # noqa: F40
 from nats_servers import NatsServer
 from sickbay.bus.connect import connect_client
 from sickbay.config import Settings
-from sickbay.control.acts import ActRefused, make_override, publish_outcome, read_duration_s, scope_of
-from sickbay.service.app import Services
+from sickbay.control.acts import make_override, publish_outcome, read_duration_s, scope_of
+from sickbay.invalid import InvalidValue
 from sickbay.service.rpc import ENDPOINTS, REPLY_BYTES_MAX, Rpc, StatusAsk, answer_status
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome, Target
 from waiting import patience, until
 
@@ -207,10 +208,11 @@ def _asked(nats: Callable[..., str], count: int) -> list[str]:
 async def test_answers_go_on_after_the_server_closed_the_client(services: Services, nats_server: NatsServer) -> None:
     """A nats-py client that the server closed for good is replaced, and the new one answers questions."""
     assert services.projector is not None
-    standing = services.projector.link.client
+    link = services.projector.state.link
+    standing = link.client
     assert standing is not None
     await standing.publish("x" * 5_000, b"")  # over the server's control line: it answers -ERR, and the client closes
-    await until(lambda: services.projector and services.projector.link.client not in (None, standing), "another client")
+    await until(lambda: link.client not in (None, standing), "another client")
     client = await connect_client(nats_server.url)
 
     async def answered() -> bool:
@@ -309,7 +311,7 @@ def test_durations(text: str, wanted: float) -> None:
 @pytest.mark.parametrize("text", ["", "30", "m", "30 m", "-5m", "1h-5m", "soon", "0s", "31d", "1e3s"])
 def test_durations_that_are_none(text: str) -> None:
     """Everything else is refused with the accepted form."""
-    with pytest.raises(ActRefused, match="accepted"):
+    with pytest.raises(InvalidValue, match="accepted"):
         read_duration_s(text)
 
 
@@ -330,9 +332,9 @@ def test_an_act_is_checked_whole() -> None:
         ("clear", {"until": "2027-01-01T00:00:00Z"}, "until"),
         ("stop", {}, "action"),
     ):
-        with pytest.raises(ActRefused) as caught:
+        with pytest.raises(InvalidValue) as caught:
             make_override(action, **{**given, **change})
-        assert caught.value.field == field
+        assert caught.value.what == field
 
 
 def test_the_scope_a_person_names() -> None:

@@ -23,7 +23,7 @@ from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import LOG
 from sickbay.cli.http import answering, listening
 from sickbay.config import Settings
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from waiting import patience, until_sync
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from sickbay.bus.jetstream import JetStreamApi
 from sickbay.bus.topology import CONTROL, LOG, SNAPSHOTS_STREAM
 from sickbay.config import Settings
 from sickbay.control.acts import publish, publish_outcome, publish_override
-from sickbay.service.app import Services
+from sickbay.service.services import Services
 from sickbay_events import CallOutcome, Kind, Target
 from sickbay_events.codec import outcome_subject
 from sickbay_projections import Fleet
@@ -74,8 +74,8 @@ async def settled(client: Client, running: Services) -> int:
         copied = sum(count for name, count in counts if name.startswith(("sickbay.override.", "sickbay.policy")))
         kept = (await api.request(f"STREAM.INFO.{CONTROL}"))["state"]["messages"]
         last: int = info["state"]["last_seq"]
-        seen = projector.view.checkpoint
-        is_written = projector.writer.settled and seen is not None and seen.seq == last
+        seen = projector.state.view.checkpoint
+        is_written = projector.state.writer.settled and seen is not None and seen.seq == last
         return last if copied == kept and projector.seq == last and is_written else None
 
     return await until(at, "all is folded and written")

@@ -311,8 +311,8 @@ async def main(url: str, name: str, options: dict[str, Any]) -> None:
 
     faulthandler.register(signal.SIGUSR1)
 
+    from sickbay.control import lag as acts_module
     from sickbay.projector import Projector
-    from sickbay.projector import control_lag as acts_module
     from sickbay.projector import loop as loop_module
     from sickbay.projector import maintenance as keeper_module
 
@@ -332,7 +332,7 @@ async def main(url: str, name: str, options: dict[str, Any]) -> None:
 
     async def answer(message: Any) -> None:
         health = msgspec.to_builtins(projector.health())
-        live = projector.is_writer and projector.keeper.live
+        live = projector.is_writer and projector.state.is_live
         await message.respond(json.dumps({**health, "live": live, "digest": projector.fleet.digest()}).encode())
 
     async def spoil(message: Any) -> None:

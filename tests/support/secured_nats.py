@@ -22,8 +22,9 @@ import past_rig
 from nats_servers import free_port, nats_server_binary
 from sickbay.bus.connect import NatsOptions, PermissionDenied, connect_client
 from sickbay.config import Settings
-from sickbay.nats_config.write import MONITOR_APART, ROUTES_APART, Made, Plan, write
-from sickbay.service.app import Services
+from sickbay.nats_config.plan import MONITOR_APART, ROUTES_APART, Plan
+from sickbay.nats_config.write import Made, write
+from sickbay.service.services import Services
 from waiting import patience
 
 START_S = 20.0

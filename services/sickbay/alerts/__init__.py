@@ -1,4 +1,4 @@
-"""Alerts out: holds, releases and warnings to webhooks, chat rooms and commands.
+"""Alerts out: holds, releases and warnings to webhooks, chat rooms and commands. May import the ground and `bus`.
 
 settings.py   the file that names receivers
 grouping.py   which alerts become which message, and when: pure

@@ -197,7 +197,7 @@ class Relay:
         finally:
             with suppress(*_NATS_ERRORS):
                 await subscription.unsubscribe()
-            # Whoever tells from now on gets it at once, also when that is this process after a restart.
+            # The next process that sends alerts gets them at once, also if that is this one after a restart.
             await self._answer(self._grouping.drop(), b"-NAK")
 
     async def _take(self, heard: Msg) -> None:

@@ -1,4 +1,4 @@
-"""Who is told what: the services' own file of receivers, never part of the log's policy.
+"""Which receiver gets which alerts: the services' own file of receivers, never part of the log's policy.
 
     [alerts]
     window_s = 30
@@ -24,7 +24,8 @@ from msgspec import Meta
 
 from sickbay_events.redact import MARK
 
-from ..tomlfile import REFERENCE, FileRefused, read_table, secret_of
+from ..invalid import InvalidValue
+from ..tomlfile import REFERENCE, read_table, secret_of
 
 Kind: TypeAlias = Literal["webhook", "slack", "command"]
 Word: TypeAlias = Literal["held", "released", "warning"]
@@ -32,10 +33,6 @@ Word: TypeAlias = Literal["held", "released", "warning"]
 RECEIVERS_MAX: Final = 20
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - how a secret begins, not one
 SECRET_BYTES_MIN, SECRET_BYTES_MAX = 24, 64
-
-
-class AlertsRefused(FileRefused):
-    """A value of the alerts' file that is not accepted."""
 
 
 class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,13 +83,13 @@ class Way(NamedTuple):
 
 
 def read_alerts(text: str, environ: Mapping[str, str] | None = None) -> tuple[Alerts, dict[str, Way]]:
-    """An alerts' file, every value of it checked, and each receiver's way by its name. Raises `AlertsRefused`."""
-    found = read_table(text, "alerts", Alerts, AlertsRefused, "[[alerts.receiver]]")
+    """An alerts' file, every value of it checked, and each receiver's way by its name. Raises `InvalidValue`."""
+    found = read_table(text, "alerts", Alerts, "[[alerts.receiver]]")
     ways: dict[str, Way] = {}
     for at, one in enumerate(found.receiver):
         path = f"alerts.receiver[{at}]"
         if one.name in ways:
-            raise AlertsRefused(f"{path}.name", one.name, "each name once")
+            raise InvalidValue(f"{path}.name", one.name, "each name once")
         ways[one.name] = _way(one, path, environ)
     return found, ways
 
@@ -101,19 +98,19 @@ def _way(one: Receiver, path: str, environ: Mapping[str, str] | None) -> Way:
     _only(one, path)
     if one.kind == "command":
         if not one.argv or not one.argv[0]:
-            raise AlertsRefused(f"{path}.argv", one.argv, "a command and its arguments as a list")
+            raise InvalidValue(f"{path}.argv", one.argv, "a command and its arguments as a list")
         return Way(one.argv[0])
     url = one.url
     if one.kind == "slack" or REFERENCE.fullmatch(url):
-        url = secret_of(url, f"{path}.url", AlertsRefused, environ)
+        url = secret_of(url, f"{path}.url", environ)
     try:
         parts = urlsplit(url)
         where = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
     except ValueError:
         parts, where = urlsplit(""), ""
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or not url.isascii():
-        raise AlertsRefused(f"{path}.url", MARK, "an http or https URL without user and password, or env:NAME of one")
-    key = _key(secret_of(one.secret, f"{path}.secret", AlertsRefused, environ), path) if one.kind == "webhook" else b""
+        raise InvalidValue(f"{path}.url", MARK, "an http or https URL without user and password, or env:NAME of one")
+    key = _key(secret_of(one.secret, f"{path}.secret", environ), path) if one.kind == "webhook" else b""
     return Way(where, url, key)
 
 
@@ -122,7 +119,7 @@ def _only(one: Receiver, path: str) -> None:
     foreign = {"webhook": ("argv", "environment"), "slack": ("argv", "environment", "secret")}
     for name in foreign.get(one.kind, ("url", "secret")):
         if getattr(one, name):
-            raise AlertsRefused(f"{path}.{name}", MARK, f"nothing: a {one.kind} has none")
+            raise InvalidValue(f"{path}.{name}", MARK, f"nothing: a {one.kind} has none")
 
 
 def _key(secret: str, path: str) -> bytes:
@@ -133,7 +130,7 @@ def _key(secret: str, path: str) -> bytes:
         key = b""
     if not secret.startswith(SECRET_PREFIX) or not SECRET_BYTES_MIN <= len(key) <= SECRET_BYTES_MAX:
         accepted = f"a variable with {SECRET_PREFIX} and 24 to 64 random bytes in base64 (openssl rand -base64 32)"
-        raise AlertsRefused(f"{path}.secret", MARK, accepted)
+        raise InvalidValue(f"{path}.secret", MARK, accepted)
     return key
 
 

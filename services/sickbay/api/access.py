@@ -1,13 +1,12 @@
-"""Who asks, and whether that is allowed: bearer tokens, the page's cookie, and reading without either.
+"""The caller of a request and its rights: bearer tokens, the page's cookie, and reading without either.
 
-A cookie is sent by the browser whoever made the request, so an act by cookie has to come from a page of this origin.
-Who reads without a token on this machine has to name it in the Host header: else any web page could have its own
-name resolve to 127.0.0.1 and read through its visitor's browser.
+The browser sends the cookie with every request, also with one that a foreign page made. So an act by cookie has to come
+from a page of this origin. A reader without a token on this machine has to name this machine in the Host header.
+Otherwise any web page could let its own name resolve to 127.0.0.1 and read through its visitor's browser.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +16,7 @@ from litestar.connection import ASGIConnection
 from litestar.datastructures import State
 from litestar.handlers import BaseRouteHandler
 
-from ..config import Settings
+from ..config import Settings, is_loopback
 from .problems import Problem
 from .tokens import Role, Tokens
 
@@ -31,7 +30,7 @@ _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="sickbay"'}
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks."""
+    """The caller of a request, and its roles."""
 
     name: str
     roles: frozenset[Role]
@@ -43,17 +42,6 @@ Asked: TypeAlias = Request[Caller, Any, State]
 """A request whose `user` is known."""
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host of an address or a Host header is this machine and nobody else's."""
-    name = host.strip("[]").lower()
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
 def request_host(header: str) -> str:
     """The host of a Host header, without its port; empty if it is none."""
     found = _HOST.fullmatch(header)
@@ -61,7 +49,7 @@ def request_host(header: str) -> str:
 
 
 class Access:
-    """Finds out who asks, by what one process was told of tokens and of those without one."""
+    """Finds the caller of a request, by the tokens and the settings of this process."""
 
     def __init__(self, settings: Settings, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -79,7 +67,7 @@ class Access:
         return None if found is None else Caller(name=found.name, roles=found.roles, replica=found.replica)
 
     def caller(self, connection: ASGIConnection[Any, Any, Any, Any]) -> Caller:
-        """Who asks. Raises `Problem` for a token that is none."""
+        """The caller of a request. Raises `Problem` for a token that is not known."""
         said = connection.headers.get("authorization")
         if said is not None:
             scheme, _, presented = said.partition(" ")
@@ -96,12 +84,12 @@ class Access:
         if self._is_loopback and not is_loopback(request_host(connection.headers.get("host", ""))):
             roles = frozenset()
         if self._is_assumed and any(name in connection.headers for name in _FORWARDED):
-            roles = frozenset()  # a proxy on this machine asks for somebody who may be anywhere
+            roles = frozenset()  # a proxy on this machine asks for a client that may be anywhere
         return Caller(name="anonymous", roles=roles, is_anonymous=True)
 
 
 def still_may(connection: ASGIConnection[Any, Any, Any, Any], wanted: frozenset[Role]) -> bool:
-    """Whether who began this request would be let in now: its token may have been taken out of the file since."""
+    """Whether the caller would be let in now: its token may have been taken out of the file since the request began."""
     access: Access = connection.app.state.access
     try:
         return bool(access.caller(connection).roles & wanted)
@@ -117,7 +105,7 @@ def check_origin(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
 
 
 def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Litestar's guard of every path: sets `user`, and refuses whoever has none of the path's roles."""
+    """Litestar's guard of every path: sets `user`, and refuses a caller without any of the path's roles."""
     if handler.opt.get("open"):
         return
     wanted: frozenset[Role] | None = handler.opt.get("roles")

@@ -49,7 +49,7 @@ READ: Final[frozenset[Role]] = frozenset({"read"})
 OPERATE: Final[frozenset[Role]] = frozenset({"operate"})
 KEY: Final = re.compile(r"[!-~]{1,128}")
 ASK: Final = READ | REPORT
-"""Who reports has to ask before it calls."""
+"""A reporter has to ask before it calls."""
 _REVALIDATE: Final = "private, no-cache"
 
 
@@ -186,7 +186,7 @@ async def get_history(request: Asked) -> Response[bytes]:
 
 
 def _scope(provider: str, model: str | None) -> Scope:
-    """The scope that is asked about. Raises `ActRefused`, and `Problem` for a name that no subject can hold."""
+    """The scope that is asked about. Raises `InvalidValue`, and `Problem` for a name that no subject can hold."""
     found = scope_of(provider_of(provider), model)
     target_of(found.provider, model or "", "")
     return found
@@ -204,7 +204,7 @@ async def overview(request: Asked) -> Response[bytes]:
     """The fleet at a glance."""
     if request.query_params:
         raise field_refused(next(iter(request.query_params))[:64], "no parameter")
-    return json_response(await desk_of(request).overview.get())
+    return json_response(await request.app.state.overview.get())
 
 
 @get("/v1/watch", opt={"roles": READ}, sync_to_thread=False)
@@ -261,7 +261,7 @@ async def post_clear(request: Asked) -> Response[bytes]:
 
 @get("/v1/session", sync_to_thread=False)
 def session(request: Asked) -> Response[bytes]:
-    """Who the caller is here."""
+    """The name and the roles of the caller."""
     caller = request.user
     roles = sorted(caller.roles)
     return json_response(

@@ -1,4 +1,4 @@
-"""The HTTP interface as a Litestar application: paths, who may use them, how each is answered.
+"""The HTTP interface as a Litestar application: paths, their roles, their answers.
 
     api = Api(settings, options)        # a client of NATS like any other, by the role `api`
     uvicorn.Config(api.asgi, lifespan="off")
@@ -25,6 +25,7 @@ from .access import Access, guard
 from .answers import HANDLERS
 from .armor import Armor
 from .desk import Operations
+from .overview import Overview
 from .pages import page_handlers
 from .problems import handle
 from .questions import BODY_BYTES_MAX
@@ -41,17 +42,26 @@ class Api:
     """One process of the HTTP interface. `asgi` is what a server runs; its life is this object's."""
 
     def __init__(self, settings: Settings, options: NatsOptions, *, metrics: Exposition | None = None) -> None:
-        """`metrics` writes them in the place of those of a process that only answers HTTP. Raises `TokensRefused`."""
+        """`metrics` writes them in the place of those of a process that only answers HTTP. Raises `InvalidValue`."""
         tokens = Tokens(Path(settings.http_tokens).expanduser() if settings.http_tokens else None)
         self.desk = Operations(settings, options)
         self.access = Access(settings, tokens)
+        desk = self.desk
+        overview = Overview(desk.ask, desk.link, desk.mirror.now_ms, settings.history_path)
         app = Litestar(
             route_handlers=[*HANDLERS, *page_handlers()],
             guards=[guard],
             exception_handlers={Exception: handle},
             openapi_config=None,
             request_max_body_size=BODY_BYTES_MAX,
-            state=State({"desk": self.desk, "access": self.access, "metrics": metrics or self._metrics}),
+            state=State(
+                {
+                    "desk": desk,
+                    "overview": overview,
+                    "access": self.access,
+                    "metrics": metrics or self._metrics,
+                }
+            ),
             logging_config=None,
             debug=False,
             pdb_on_exception=False,

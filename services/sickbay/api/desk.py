@@ -1,4 +1,4 @@
-"""What the HTTP interface rests on: one connection to NATS, the view that is followed by it, and questions over it."""
+"""What the HTTP interface rests on: one connection to NATS, the view that it follows, and questions over it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from ..bus.link import Link
 from ..bus.view_names import view_names
 from ..config import Settings
 from ..view.mirror import Mirror
-from .overview import Overview
 from .problems import Problem, field_refused, unavailable
 from .sender import Sender
 from .watch import Hub
@@ -28,11 +27,11 @@ from .watch import Hub
 _log = logging.getLogger("sickbay.api")
 
 ASK_S: Final = 2.0
-"""A question that is not answered within this is given up."""
+"""Time limit of a question to the services."""
 READERS_MAX: Final = 4
-"""So many histories are read at once: each may take some megabytes."""
+"""Histories read at once: each may take some megabytes."""
 STANDS_S_MAX: Final = 1.0
-"""An answer may be kept so long at most: the log may say something else at any time."""
+"""Longest time for which a caller may keep an answer: new events may change it at any time."""
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -46,12 +45,10 @@ class Operations:
     """One process of the HTTP interface, without HTTP. Belongs to the event loop in which `start` is called."""
 
     def __init__(self, settings: Settings, options: NatsOptions) -> None:
-        self.settings = settings
         self.link = Link(options)
         self.mirror = Mirror(self.link, names=view_names(settings.view))
         self.sender = Sender(self.link)
         self.hub = Hub(self.link, self.mirror)
-        self.overview = Overview(self)
         self.reading = asyncio.Semaphore(READERS_MAX)
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""The fleet at a glance, for a page: replicas, routes, warnings, health; made now and then, for all who ask."""
+"""The fleet at a glance, for a page: replicas, routes, warnings, health; made now and then, one for all readers."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import asyncio
 import logging
 import sqlite3
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeAlias
 
 import nats.errors
 
 from sickbay_events import rfc3339
 
 from ..bus.connect import BusError
+from ..bus.link import Link
 from ..control.acts import scope_of
 from ..historian.errors import HistoryRefused
 from ..log.transitions import warnings_of
 from .problems import Problem
 
-if TYPE_CHECKING:
-    from .desk import Operations
-
 _log = logging.getLogger("sickbay.api")
 
 KEPT_S: Final = 2.0
 HEALTH_MAX: Final = 2_000
-"""Scopes whose health is told; `health_cut` says that there are more."""
+"""Scopes whose health is in it; `health_cut` says that there are more."""
 PAGE: Final = 1_000
 ROUTES_MAX: Final = 200
 REPLICAS_MAX: Final = 1_000
@@ -41,11 +40,21 @@ _REPLICAS: Final = (
 )
 
 
-class Overview:
-    """Makes the overview when it is asked for and older than `KEPT_S`; who asks meanwhile waits for the same one."""
+Ask: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Of a subject and a question, the services' answer. Raises `Problem`."""
 
-    def __init__(self, desk: Operations) -> None:
-        self._desk = desk
+
+class Overview:
+    """Makes the overview when a reader asks and it is older than `KEPT_S`; readers meanwhile wait for the same one.
+
+    ask            asks the services
+    link           for the warnings, which are in the log of transitions
+    now_ms         log time
+    history_path   the historian's file; None: none is kept here
+    """
+
+    def __init__(self, ask: Ask, link: Link, now_ms: Callable[[], int], history_path: Path | None) -> None:
+        self._ask, self._link, self._now_ms, self._history_path = ask, link, now_ms, history_path
         self._made: tuple[float, dict[str, Any] | Problem] | None = None
         self._lock = asyncio.Lock()
 
@@ -53,7 +62,7 @@ class Overview:
         """The overview. Raises `Problem` when the services do not answer."""
         async with self._lock:
             if self._made is None or time.monotonic() - self._made[0] > KEPT_S:
-                # That nobody answers is kept as well: else each who waits would wait for it anew, one after the other.
+                # A missing answer is kept as well: else each waiting reader would wait for it anew, one after another.
                 try:
                     found: dict[str, Any] | Problem = await self._make()
                 except Problem as problem:
@@ -65,19 +74,18 @@ class Overview:
         return made
 
     async def _make(self) -> dict[str, Any]:
-        desk = self._desk
-        status = await desk.ask("sickbay.v1.status", {"all": True, "limit": PAGE})
+        status = await self._ask("sickbay.v1.status", {"all": True, "limit": PAGE})
         scopes = list(status["scopes"])
         after = status["next"]
         while after and len(scopes) < HEALTH_MAX:
-            more = await desk.ask("sickbay.v1.status", {"all": True, "limit": PAGE, "after": after})
+            more = await self._ask("sickbay.v1.status", {"all": True, "limit": PAGE, "after": after})
             scopes += more["scopes"]
             after = more["next"]
-        history = await asyncio.to_thread(_kept, desk.settings.history_path, desk.mirror.now_ms())
+        history = await asyncio.to_thread(_kept, self._history_path, self._now_ms())
         return {
             "seq": status["seq"],
             "time": status["at"],
-            "time_ms": desk.mirror.now_ms(),
+            "time_ms": self._now_ms(),
             "projector": status["projector"],
             "shadow": status["shadow"],
             **history,
@@ -87,7 +95,7 @@ class Overview:
         }
 
     async def _warnings(self, at: str) -> list[dict[str, Any]]:
-        client = self._desk.link.client
+        client = self._link.client
         if client is None:
             return []
         try:

@@ -1,6 +1,6 @@
 """The operator's page at `/`: files of this package, served as they are, and the headers that keep it to itself.
 
-The page holds nothing of the fleet: it asks the API, which says who may see what. So it is served to everyone.
+The page holds nothing of the fleet: it asks the API, which checks the reader's rights. So everyone may load it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def assets() -> dict[str, Asset]:
 
 
 def page_handlers() -> list[HTTPRouteHandler]:
-    """Handlers of `/` and of the files beside it, for whoever mounts them."""
+    """Handlers of `/` and of the files beside it, for the application that mounts them."""
     found = assets()
 
     @get("/", opt={"open": True}, include_in_schema=False, sync_to_thread=False)

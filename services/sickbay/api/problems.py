@@ -18,7 +18,7 @@ from litestar.exceptions import HTTPException
 from sickbay_events import NameRefused
 
 from ..bus.connect import BusError
-from ..control.acts import ActRefused
+from ..invalid import InvalidValue
 
 _log = logging.getLogger("sickbay.api")
 
@@ -81,7 +81,7 @@ def field_refused(field: str, accepted: str, detail: str = "") -> Problem:
 
 
 def unavailable(detail: str, *, retry_after_s: int = 1, more: dict[str, Any] | None = None) -> Problem:
-    """NATS, or who answers there, is away; it is worth trying again."""
+    """NATS or the services are away; a later request may succeed."""
     return Problem(503, "unavailable", detail, headers={"Retry-After": str(retry_after_s)}, more=more)
 
 
@@ -108,8 +108,8 @@ def of_error(error: Exception) -> Problem:
     """Any exception as a problem; what is none of ours is logged and says nothing."""
     if isinstance(error, Problem):
         return error
-    if isinstance(error, ActRefused):
-        return field_refused(error.field, error.accepted)
+    if isinstance(error, InvalidValue):
+        return field_refused(error.what, error.accepted)
     if isinstance(error, NameRefused):
         return field_refused(error.field, error.accepted)
     if isinstance(error, BusError):

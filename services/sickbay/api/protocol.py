@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one connection, where no application hears of it: what cannot be read, and who says nothing."""
+"""HTTP/1.1 on one connection, for what no application sees: requests that are malformed, clients that send nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A response that goes on: server-sent events, to a reader who may read slowly or go away."""
+"""A response that goes on: server-sent events, to a reader that may be slow or go away."""
 
 from __future__ import annotations
 

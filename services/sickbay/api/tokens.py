@@ -1,4 +1,4 @@
-"""Who may use the HTTP interface: a file of tokens, of which it holds digests only.
+"""The file of tokens for the HTTP interface, which holds digests only.
 
 [[token]]
 name = "router-7"                       # who it is: an operator's acts are signed with it
@@ -25,7 +25,8 @@ from msgspec import Meta
 from sickbay_events import NameRefused, token
 from sickbay_events.redact import MARK
 
-from ..tomlfile import FileRefused, secret_of
+from ..invalid import InvalidValue
+from ..tomlfile import secret_of
 
 _log = logging.getLogger("sickbay.api")
 
@@ -43,15 +44,13 @@ _Stamp: TypeAlias = tuple[int, int, int] | None
 """What tells a file from the one that was read; None where there is none."""
 
 
-class TokensRefused(FileRefused):
-    """A file of tokens that cannot be used; never shows what a token is."""
-
-    def __init__(self, key: str, accepted: str) -> None:
-        super().__init__(f"http_tokens: {key}", MARK, accepted)
+def _refused(key: str, accepted: str) -> InvalidValue:
+    """That a file of tokens cannot be used; never shows what a token is."""
+    return InvalidValue(f"http_tokens: {key}", MARK, accepted)
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who has a token."""
+    """One token: its owner's name and roles."""
 
     name: str
     digest: bytes
@@ -83,23 +82,23 @@ def digest_of(text: str) -> bytes:
 
 
 def read_tokens(path: Path, environ: Mapping[str, str] | None = None) -> tuple[Token, ...]:
-    """The tokens of a file. Raises `FileRefused`, `OSError`."""
+    """The tokens of a file. Raises `InvalidValue`, `OSError`."""
     try:
         data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         rows = msgspec.convert(data, _File).token
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        raise TokensRefused(str(path), f"TOML: {FORM}") from None
+        raise _refused(str(path), f"TOML: {FORM}") from None
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
         # A token that stands where its digest belongs is not said.
-        raise TokensRefused(where.rstrip("`") or "(file)", f"{FORM} ({what})") from None
+        raise _refused(where.rstrip("`") or "(file)", f"{FORM} ({what})") from None
     found = tuple(_token(f"token[{at}]", row, environ) for at, row in enumerate(rows))
     names, digests = set[str](), set[bytes]()
     for at, one in enumerate(found):
         if one.name in names:
-            raise TokensRefused(f"token[{at}].name {one.name!r} of {path}", "each name once: take the older one out")
+            raise _refused(f"token[{at}].name {one.name!r} of {path}", "each name once: take the older one out")
         if one.digest in digests:
-            raise TokensRefused(f"token[{at}] {one.name!r} of {path}", "each token once")
+            raise _refused(f"token[{at}] {one.name!r} of {path}", "each token once")
         names.add(one.name)
         digests.add(one.digest)
     return found
@@ -107,18 +106,18 @@ def read_tokens(path: Path, environ: Mapping[str, str] | None = None) -> tuple[T
 
 def _token(key: str, row: _Row, environ: Mapping[str, str] | None) -> Token:
     if (row.sha256 is None) == (row.value_ref is None):
-        raise TokensRefused(key, "either sha256 or value_ref")
+        raise _refused(key, "either sha256 or value_ref")
     replica = row.replica or row.name
     try:
         token(replica)
     except NameRefused as error:
-        raise TokensRefused(f"{key}.replica", error.accepted) from None
+        raise _refused(f"{key}.replica", error.accepted) from None
     if row.sha256 is not None:
         digest = bytes.fromhex(row.sha256)
     else:
-        value = secret_of(row.value_ref or "", f"{key}.value_ref", FileRefused, environ)
+        value = secret_of(row.value_ref or "", f"{key}.value_ref", environ)
         if len(value) < SECRET_CHARS_MIN:
-            raise TokensRefused(f"{key}.value_ref", f"a variable with a token of {SECRET_CHARS_MIN} characters or more")
+            raise _refused(f"{key}.value_ref", f"a variable with a token of {SECRET_CHARS_MIN} characters or more")
         digest = digest_of(value)
     return Token(name=row.name, digest=digest, roles=frozenset(row.roles), replica=replica)
 
@@ -159,7 +158,7 @@ class Tokens:
                 return
             self._stamp = stamp
             self._tokens = read_tokens(self._path)
-        except (OSError, FileRefused) as error:
+        except (OSError, InvalidValue) as error:
             _log.error("the tokens that were in force stay so: %s", error)
         else:
             _log.info("tokens were read again: %d", len(self._tokens))

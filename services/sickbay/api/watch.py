@@ -1,12 +1,13 @@
-"""What changes, as it changes, to everybody who watches: server-sent events.
+"""Changes as they happen, to every watcher: server-sent events.
 
     entry        a gate entry changed: `{"key", "provider", "model", ...}`, `"gone": true` when nothing stands there
     transition   a hold, a release, a change of health, a warning, as the log's derived events say it
     beat         every second: `{"seq", "time_ms", "age_s", "source"}`
     reset        what follows is everything that stands: forget what you had
 
-The id of an event is the log sequence known when it was sent, and the process that sent it. Who comes back with one to
-that process gets again what was sent since; who has missed more than is kept there, or comes to another, begins anew.
+The id of an event is the log sequence known when it was sent, and the process that sent it. A watcher that returns to
+the same process with an id gets what was sent since. A watcher that missed more than is kept, or that comes to another
+process, begins anew.
 """
 
 from __future__ import annotations
@@ -34,10 +35,9 @@ from .problems import unavailable
 _log = logging.getLogger("sickbay.api")
 
 KEPT: Final = 2_000
-"""Events that are kept for who comes back."""
+"""Events that are kept for returning watchers."""
 BACKLOG_BYTES_MAX: Final = 16 << 20
-"""A watcher that lies so far behind is dropped: it may come back, and nobody waits for it. What waits is shared by all
-who have not had it yet."""
+"""A watcher this far behind is dropped: it may return, and delays no other. Watchers share the bytes that wait."""
 CHUNK_BYTES: Final = 1 << 16
 WATCHERS_MAX: Final = 500
 WATCHERS_NAMED: Final = 100
@@ -49,7 +49,7 @@ SUBJECTS: Final = tuple(f"{prefix}>" for prefix in (HELD_PREFIX, RELEASED_PREFIX
 
 
 class Watcher:
-    """One who watches: what is still to be sent to it."""
+    """One watcher: what is still to be sent to it."""
 
     def __init__(self, first: tuple[bytes, ...]) -> None:
         """`first` comes before all else. It is shared with others, and does not count as lying behind."""
@@ -60,7 +60,7 @@ class Watcher:
         self._bytes = 0
 
     def put(self, data: bytes) -> None:
-        """Queue an event; one who does not keep up is over."""
+        """Queue an event. A watcher that does not keep up is ended."""
         if self._bytes + len(data) > BACKLOG_BYTES_MAX:
             if not self.is_over:
                 _log.info("a watcher that did not read is dropped")
@@ -96,7 +96,7 @@ class Watcher:
 
 
 class Hub:
-    """Everybody who watches, and what they are told. Belongs to the link's event loop."""
+    """All watchers, and what is sent to them. Belongs to the link's event loop."""
 
     def __init__(self, link: Link, mirror: Mirror) -> None:
         self._link, self._mirror = link, mirror
@@ -111,11 +111,11 @@ class Hub:
         self._process = secrets.token_hex(4)
         """In every id: what another process sent under the same sequence need not be what this one did."""
         self._encoded: dict[str, tuple[GateEntry, bytes]] = {}
-        """Entries as they were last sent to who was new."""
+        """Entries as they were last sent to a new watcher."""
 
     @property
     def watchers(self) -> int:
-        """How many watch."""
+        """Number of watchers."""
         return len(self._watchers)
 
     def start(self) -> None:
@@ -125,7 +125,7 @@ class Hub:
         self._spawn(self._beats(), "sickbay-api-beats")
 
     async def stop(self) -> None:
-        """End everybody's stream. Never raises."""
+        """End every stream. Never raises."""
         self._is_stopped = True
         for watcher in list(self._watchers):
             watcher.end()
@@ -135,7 +135,7 @@ class Hub:
             await asyncio.wait(self._tasks)
 
     async def watch(self, last_id: str, *, is_anonymous: bool = False) -> AsyncIterator[bytes]:
-        """What is sent to one who watches, from the event of that id on if it is known here."""
+        """What is sent to one watcher, from the event of that id on if it is known here."""
         watcher = self.join(last_id, is_anonymous=is_anonymous)
         try:
             while not watcher.is_over:
@@ -182,7 +182,7 @@ class Hub:
         return int(seq) if known else None
 
     def _standing(self) -> tuple[bytes, ...]:
-        """All that stands, for who has nothing. Without an id: who is cut off in the middle of it begins anew."""
+        """All current entries, for a new watcher. They carry no id, so a watcher cut off within them begins anew."""
         entries = self._mirror.entries
         if len(self._encoded) > 2 * len(entries) + KEPT:
             self._encoded.clear()
@@ -195,7 +195,7 @@ class Hub:
         return tuple(found)
 
     def _passed(self) -> int:
-        """The sequence as of now; it never steps back, but with the log."""
+        """The sequence as of now. It steps back only when the log does."""
         if self._mirror.seq < self._seq:
             # Another log, or one that lost its tail: its sequences say nothing of what is kept.
             self._kept.clear()
@@ -209,7 +209,7 @@ class Hub:
             self._tell(self._entry(key, entry))
 
     def _loaded(self) -> None:
-        """What came before is not whole: who watches begins anew, and who comes back does."""
+        """The history has a gap: connected and returning watchers must begin anew."""
         self._from_seq = self._passed() + 1
         for data in self._standing():
             self._put(data)

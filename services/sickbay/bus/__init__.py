@@ -1,1 +1,4 @@
-"""The bus: how Sickbay talks to NATS. Router side modules import nats-py, msgspec and the standard library only."""
+"""The bus: how Sickbay talks to NATS. It knows nothing of rules.
+
+May import the ground except config; nats-py, msgspec and no other library.
+"""

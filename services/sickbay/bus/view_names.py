@@ -14,16 +14,12 @@ from typing import Final
 
 import msgspec
 
+from ..invalid import InvalidValue
+
 ACCEPTED: Final = "up to 32 letters, digits and hyphens, or nothing for the view without a name"
+
+
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,31}")
-
-
-class ViewRefused(ValueError):
-    """A name that no view can have. Attributes: `name`, `accepted`."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.accepted = name, ACCEPTED
-        super().__init__(f"view {name[:80]!r} is not accepted; accepted is {ACCEPTED}")
 
 
 class ViewNames(msgspec.Struct, frozen=True):
@@ -53,9 +49,9 @@ class ViewNames(msgspec.Struct, frozen=True):
 
 
 def view_names(name: str = "") -> ViewNames:
-    """The names of a view; without a name those that all follow. Raises `ViewRefused`."""
+    """The names of a view; without a name those that all follow. Raises `InvalidValue`."""
     if name and _NAME.fullmatch(name) is None:
-        raise ViewRefused(name)
+        raise InvalidValue("view", name[:80], ACCEPTED)
     bucket = f"sickbay-{name}" if name else "sickbay"
     gate_prefix = f"$KV.{bucket}.gate."
     view_prefix = f"sickbay.views.{name}." if name else "sickbay.view."

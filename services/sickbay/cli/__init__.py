@@ -1,4 +1,4 @@
-"""The `sickbay` command."""
+"""The `sickbay` command: the operator's desk. May import every room."""
 
 from __future__ import annotations
 
@@ -13,14 +13,9 @@ import typer
 from sickbay_events import EventError
 
 from ..bus.connect import BusError, OptionsError
-from ..bus.view_names import ViewRefused
-from ..config import SettingRefused
-from ..control.acts import ActRefused
 from ..historian.errors import HistoryRefused
+from ..invalid import InvalidValue
 from ..log.file import LogFileError
-from ..replay.questions import AsksRefused
-from ..tomlfile import FileRefused
-from ..when import WhenRefused
 from .act import add as add_acts
 from .alerts import add as add_alerts
 from .api import add as add_api
@@ -93,7 +88,7 @@ for add in (
 ):
     add(app)
 
-_USAGE = (ActRefused, AsksRefused, FileRefused, SettingRefused, OptionsError, ViewRefused, WhenRefused)
+_USAGE = (InvalidValue, OptionsError)
 _NO = (SaysNo, BusError, EventError, HistoryRefused, LogFileError, OSError)
 
 

@@ -14,7 +14,6 @@ from sickbay_events import KINDS, CallOutcome, Target
 from ..bus.connect import PermissionDenied
 from ..config import Settings
 from ..control.acts import (
-    ActRefused,
     Force,
     StoredAct,
     await_force,
@@ -23,6 +22,7 @@ from ..control.acts import (
     read_duration_s,
     scope_of,
 )
+from ..invalid import InvalidValue
 from ..router.outbox import NotReportable, fit
 from .base import AsJson, DataFolder, NatsUrl, Provider, connected, console, print_json, provider_name, run
 
@@ -144,7 +144,7 @@ def report(
     Example: sickbay report openrouter.ai z-ai/glm-5.3 --kind model_unavailable --status 404
     """
     if kind not in KINDS:
-        raise ActRefused("--kind", kind, ", ".join(KINDS))
+        raise InvalidValue("--kind", kind, ", ".join(KINDS))
     settings = Settings.from_environment(nats=nats, data=data, replica=replica)
     named = provider_name(provider)
     target = Target(named, model)
@@ -153,7 +153,7 @@ def report(
         outcome = msgspec.convert(fit(target, given), CallOutcome, from_attributes=True)
     except NotReportable as error:
         field = error.field.removeprefix("target.").replace("_", "-")
-        raise ActRefused(field, took_ms if field == "took-ms" else model, str(error)) from error
+        raise InvalidValue(field, took_ms if field == "took-ms" else model, str(error)) from error
 
     async def work() -> StoredAct:
         async with connected(nats, data) as client:
@@ -179,7 +179,7 @@ def _override(
     for_s = None if length is None else read_duration_s(length)
     if action != "clear" and (for_s is None) == (until is None):
         given = "both" if length else "neither"
-        raise ActRefused("--for, --until", given, f"one of the two, such as --for 30m: a {action} has to end")
+        raise InvalidValue("--for, --until", given, f"one of the two, such as --for 30m: a {action} has to end")
 
     async def work() -> tuple[StoredAct, Force]:
         async with connected(nats, data) as client:
@@ -197,7 +197,7 @@ def _override(
 
 
 def login() -> str:
-    """Who runs this command, as operators' acts name him."""
+    """The name of the user who runs this command, as operators' acts have it."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

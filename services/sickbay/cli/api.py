@@ -1,4 +1,4 @@
-"""Commands of the HTTP interface: `sickbay api` runs it alone, `sickbay token` makes who may use it."""
+"""Commands of the HTTP interface: `sickbay api` runs it alone, `sickbay token` makes a token for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from ..config import SettingRefused, Settings
-from ..control.acts import ActRefused
+from ..invalid import InvalidValue
 from .base import DataFolder, NatsUrl, console, nats_options, settings
 from .http import answering, listening
 from .running import ended_by_signal, loop_runner, stdin_closes
@@ -105,9 +105,9 @@ def token_command(
 
     wanted = [role.strip() for role in roles.split(",")]
     if not name.strip():
-        raise ActRefused("name", name, "a name that says who it is")
+        raise InvalidValue("name", name, "a name that says who it is")
     if not set(wanted) <= set(ROLES) or len(set(wanted)) < len(wanted):
-        raise ActRefused("roles", roles, "some of report, read, operate, each once, joined by commas")
+        raise InvalidValue("roles", roles, "some of report, read, operate, each once, joined by commas")
     made = make_token()
     lines = [
         "[[token]]",

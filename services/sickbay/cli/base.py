@@ -118,7 +118,7 @@ def provider_name(text: str) -> str:
 
 
 def chosen_view(view: str | None) -> ViewNames:
-    """The view that a command is about. Raises `ViewRefused`."""
+    """The view that a command is about. Raises `InvalidValue`."""
     return view_names(settings(view=view).view)
 
 
@@ -128,21 +128,9 @@ def settings(**given: Any) -> Settings:
 
 
 def nats_options(found: Settings, name: str) -> NatsOptions:
-    """Where to connect: `nats` of the settings, or the server that `sickbay serve` runs in the data folder.
-
-    Raises `SaysNo` if there is neither.
-    """
-    from ..bus.embedded import saved_url  # needs POSIX locks, a client elsewhere does not
-
-    url = found.nats or saved_url(found.data_folder)
-    if url:
-        return NatsOptions.from_url(
-            url,
-            creds=found.creds or None,
-            tls_ca=found.tls_ca or None,
-            inbox_prefix=found.inbox_prefix,
-            name=name,
-        )
+    """How to reach NATS by these settings. Raises `SaysNo` if they name none and none runs in the data folder."""
+    if found.nats_url:
+        return found.nats_options(name)
     raise SaysNo(
         f"no NATS is named and none runs from {found.data_folder}: start `sickbay serve`, "
         "or say where NATS is with --nats URL or SICKBAY_NATS"

@@ -38,7 +38,7 @@ class Asked(NamedTuple):
 
 
 def compare(asked: Asked, *, html: Path | None, as_json: bool) -> None:
-    """Compare and show. Raises `ActRefused`, `PolicyRefused`, `LogFileError`, `BusError`, `OSError`."""
+    """Compare and show. Raises `InvalidValue`, `PolicyRefused`, `LogFileError`, `BusError`, `OSError`."""
     if html is not None and html.exists():
         raise FileExistsError(f"{html} exists already; name another file or remove it first")
     notes: list[str] = []

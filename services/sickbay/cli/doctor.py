@@ -103,8 +103,8 @@ async def _examined(
             clients.append(await connect_client(system, timeout_s=CONNECT_TIMEOUT_S))
         first = Finding(what="connection", level="ok", found=f"{where}, {await _round_trip(clients[0])}")
         of_system = clients[1] if system is not None else None
-        patient = Installation(clients[0], found, view_names(found.view), system=of_system, router=router)
-        return [first, *await examine(patient, denied)]
+        installation = Installation(clients[0], found, view_names(found.view), system=of_system, router=router)
+        return [first, *await examine(installation, denied)]
     except ConnectError as error:
         do = "start `sickbay serve` or NATS there, or name another with --nats"
         return [Finding(what="connection", level="bad", found=str(error), do=do)]

@@ -15,7 +15,8 @@ from sickbay_events import Scope, Target, rfc3339
 from sickbay_projections import Fleet
 
 from ..bus.connect import PermissionDenied
-from ..control.acts import ActRefused, scope_of
+from ..control.acts import scope_of
+from ..invalid import InvalidValue
 from ..log.folding import TO_THE_END, Bound
 from ..log.transitions import warnings_of
 from ..replay.past import PastView, state_at
@@ -70,9 +71,9 @@ def explain(
     name = provider_name(provider)
     scope = scope_of(name, model)
     if at is not None and seq is not None:
-        raise ActRefused("--at, --seq", f"{at}, {seq}", "one of the two")
+        raise InvalidValue("--at, --seq", f"{at}, {seq}", "one of the two")
     if replica and model is None:
-        raise ActRefused("--replica", replica[0], "a replica together with a model")
+        raise InvalidValue("--replica", replica[0], "a replica together with a model")
 
     async def work() -> Explanation:
         async with connected(nats, data) as client:
@@ -89,32 +90,32 @@ def explain(
             bound = await place_of(client, at) if at is not None else Bound(seq=seq) if seq else TO_THE_END
             return await told_of_then(client, scope, bound, tuple(replica or ()))
 
-    told = run(work())
-    story = told.steps[-limit:]
+    explanation = run(work())
+    story = explanation.steps[-limit:]
     if as_json:
         facts = {
             "scope": scope.key,
-            "state": told.state,
+            "state": explanation.state,
             "events": msgspec.to_builtins(story),
-            "warnings": told.warnings,
+            "warnings": explanation.warnings,
         }
-        past = {"base": told.base, "replicas": told.replicas} if told.base is not None else {}
-        denied = {"denied": told.denied} if told.denied else {}
+        past = {"base": explanation.base, "replicas": explanation.replicas} if explanation.base is not None else {}
+        denied = {"denied": explanation.denied} if explanation.denied else {}
         print_json({**facts, **past, **denied})
         return
     out = console()
-    if told.base is not None:
-        out.print(_shown_place(told), markup=False)
-    out.print(_shown_state(told.state, scope.provider, model))
-    for warning in told.warnings[:WARNINGS_MAX]:
+    if explanation.base is not None:
+        out.print(_shown_place(explanation), markup=False)
+    out.print(_shown_state(explanation.state, scope.provider, model))
+    for warning in explanation.warnings[:WARNINGS_MAX]:
         out.print(warning_line(warning), markup=False)
-    for seen in told.replicas:
+    for seen in explanation.replicas:
         out.print(_shown_replica(seen))
     if story:
         cells = [(s.seq, rfc3339(s.time_ms)[11:23], s.replica, s.what, s.effect) for s in story]
         out.print(rows(plain_table("seq", "time", "from", "event", "effect"), cells))
-    elif told.denied:
-        out.print(f"the events are for an operator's user: {told.denied}", markup=False)
+    elif explanation.denied:
+        out.print(f"the events are for an operator's user: {explanation.denied}", markup=False)
     else:
         out.print("the log has no event of it that changed anything")
 
@@ -127,7 +128,7 @@ class Explanation(NamedTuple):
     base: dict[str, Any] | None = None
     replicas: tuple[dict[str, Any], ...] = ()
     denied: str = ""
-    """Why the events cannot be told: a user who only looks may read the state, and no consumer of the log."""
+    """Why the events are missing: a NATS user that only looks may read the state, but not the log."""
     warnings: Sequence[dict[str, Any]] = ()
     """The last 24 hours' warnings; none for a state of the past."""
 
@@ -162,8 +163,8 @@ def base_facts(past: PastView, at_ms: int) -> dict[str, Any]:
     }
 
 
-def _shown_place(told: Explanation) -> str:
-    base = told.base or {}
+def _shown_place(explanation: Explanation) -> str:
+    base = explanation.base or {}
     begins = {"snapshot": f"the snapshot at {base['from_seq']}", "beginning": "the log's beginning"}
     source = begins.get(base["begins"], "the first event that the log still has")
     head = f"as it was at {base['at'][:23]}Z, log sequence {base['seq']} (from {source} and {base['folded']} events)"

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from sickbay_events import rfc3339
 
-from ..when import WhenRefused, when_ms
+from ..invalid import InvalidValue
+from ..when import when_ms
 from .base import (
     AsJson,
     DataFolder,
@@ -107,7 +108,7 @@ def history(
 def _moment(option: str, text: str, now_ms: int) -> int:
     try:
         return when_ms(text, now_ms=now_ms)
-    except WhenRefused as error:
+    except InvalidValue as error:
         raise typer.BadParameter(f"{option}: {error}") from error
 
 

@@ -37,7 +37,7 @@ def listening(settings: Settings) -> socket.socket | None:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
     try:
         made.bind((address[0].strip("[]"), address[1]))
-        made.listen()  # who asks before the services are ready waits for them
+        made.listen()  # a request that comes before the services are ready waits for them
     except OSError as error:
         made.close()
         raise SaysNo(f"--http {settings.http}: {error.strerror or error}; name another one, or off") from error

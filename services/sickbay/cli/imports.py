@@ -11,10 +11,10 @@ import typer
 
 from sickbay_events import KINDS, Kind
 
-from ..control.acts import ActRefused
 from ..importers.fields import Setup, read_setup
 from ..importers.formats import FORMATS, OWN
 from ..importers.run import Imported, copy_log, import_file
+from ..invalid import InvalidValue
 from .base import AsJson, SaysNo, console, error_console, facts, plain_table, print_json, rows
 from .progress import progress
 
@@ -56,9 +56,9 @@ def import_command(
     Example: sickbay import litellm spend.jsonl -o last-week.jsonl.zst
     """
     if form not in FORMATS and form != OWN:
-        raise ActRefused("FORMAT", form, ", ".join([*FORMATS, OWN]))
+        raise InvalidValue("FORMAT", form, ", ".join([*FORMATS, OWN]))
     if out is None and not dry_run:
-        raise ActRefused("--out", None, "a file to write, or --dry-run")
+        raise InvalidValue("--out", None, "a file to write, or --dry-run")
     target = None if dry_run else out
     setup = read_setup(
         maps or [],
@@ -87,7 +87,7 @@ def _zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ActRefused("--zone", name, "a zone's name, such as Europe/Berlin or UTC") from None
+        raise InvalidValue("--zone", name, "a zone's name, such as Europe/Berlin or UTC") from None
 
 
 def _tell(done: Imported, out: Path | None, *, as_json: bool) -> None:

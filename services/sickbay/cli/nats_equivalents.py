@@ -13,7 +13,8 @@ from sickbay_events.codec import outcome_subject
 
 from ..bus.topology import GATE_BUCKET
 from ..config import Settings
-from ..control.acts import ActRefused, scope_of
+from ..control.acts import scope_of
+from ..invalid import InvalidValue
 from .base import AsJson, print_json, provider_name
 
 PROVIDER: Final = "openrouter.ai"
@@ -48,10 +49,10 @@ _WHO: Final = {"reason": "why", "actor": "who"}
 
 
 def equivalent_lines(command: str, named: Named) -> Lines:
-    """The `nats` commands that do what a `sickbay` command does. Raises `ActRefused` for one that has none."""
+    """The `nats` commands that do what a `sickbay` command does. Raises `InvalidValue` for one that has none."""
     table = table_of(named)
     if command not in table:
-        raise ActRefused("COMMAND", command, ", ".join(table))
+        raise InvalidValue("COMMAND", command, ", ".join(table))
     return table[command]
 
 
@@ -132,7 +133,7 @@ def nats_command(
     """
     name = provider_name(provider)
     if command == "report" and model is None:
-        raise ActRefused("MODEL", model, "a model id: an outcome is of a model")
+        raise InvalidValue("MODEL", model, "a model id: an outcome is of a model")
     found = equivalent_lines(
         command, Named(scope_of(name, model), Settings.from_environment(replica=replica).replica_name)
     )

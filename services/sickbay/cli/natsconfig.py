@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..control.acts import ActRefused
+from ..invalid import InvalidValue
 from .base import AsJson, console, plain_table, print_json, rows
 
 
@@ -51,7 +51,8 @@ def nats_config(
 
     Example: sickbay nats-config /etc/sickbay/nats --host nats.internal --router router-1 --router router-2
     """
-    from ..nats_config.write import COMPOSE_SERVERS, Plan, write  # with cryptography, which no other command needs
+    from ..nats_config.plan import COMPOSE_SERVERS, Plan
+    from ..nats_config.write import write  # with cryptography, which no other command needs
 
     cluster = COMPOSE_SERVERS if compose and cluster == 1 else cluster
     hosts = tuple(host) if host else ("localhost",) if cluster > 1 and not compose else Plan(folder=folder).hosts
@@ -68,7 +69,7 @@ def nats_config(
         compose=compose,
     )
     if update and force:
-        raise ActRefused("--update, --force", "both", "one of the two")
+        raise InvalidValue("--update, --force", "both", "one of the two")
     made = write(plan, "update" if update else "overwrite" if force else "refuse")
     if as_json:
         print_json(

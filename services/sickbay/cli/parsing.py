@@ -16,7 +16,7 @@ from sickbay_events.view import GATE_PREFIX, TARGET_PREFIX
 from ..bus.topology import VIEW_PREFIX
 from ..config import Settings
 from ..config import setting_rows as settings_table
-from ..control.acts import ActRefused
+from ..invalid import InvalidValue
 from .base import AsJson, console, facts, plain_table, print_json, rows
 
 BODY_BYTES_MAX = 64 << 10
@@ -45,7 +45,7 @@ def name(
     provider = provider_of(base) + mark + alias
     host, _, alias = provider.partition("#")
     if not host or model == "":
-        raise ActRefused("provider, model", f"{url} {model or ''}", "a host or label, and a model id or none")
+        raise InvalidValue("provider, model", f"{url} {model or ''}", "a host or label, and a model id or none")
     who = Settings.from_environment(replica=replica).replica_name
     scope = Scope(host, alias or None) if model is None else Target(provider, model).scope
     found: dict[str, object] = {
@@ -87,16 +87,16 @@ def classify_command(
     from sickbay_events.classify import classify  # its tables are large, and no other command needs them
 
     if text is not None and body is not None:
-        raise ActRefused("FILE, --body", body, "one of the two")
+        raise InvalidValue("FILE, --body", body, "one of the two")
     if error is not None and error not in _ERRORS:
-        raise ActRefused("--error", error, ", ".join(_ERRORS))
+        raise InvalidValue("--error", error, ", ".join(_ERRORS))
     data = text.encode() if text is not None else _read(body)
     headers = dict(_header(line) for line in header or [])
     if status is None and data.startswith(b"HTTP/"):
         status, found, data = _http(data)
         headers = {**found, **headers}
     if status is None and error is None:
-        raise ActRefused("--status", None, "an HTTP status, or --error if there was no answer")
+        raise InvalidValue("--status", None, "an HTTP status, or --error if there was no answer")
     verdict = classify(
         status=status,
         headers=headers,
@@ -129,7 +129,7 @@ def _read(path: str | None) -> bytes:
 def _header(line: str) -> tuple[str, str]:
     key, colon, value = line.partition(":")
     if not colon or not key.strip():
-        raise ActRefused("--header", line, "'Name: value'")
+        raise InvalidValue("--header", line, "'Name: value'")
     return key.strip(), value.strip()
 
 
@@ -140,7 +140,7 @@ def _http(data: bytes) -> tuple[int, dict[str, str], bytes]:
         first, *lines = head.decode("latin-1").split("\n")
         words = first.split(maxsplit=2)
         if len(words) < 2 or not words[1].isdigit():
-            raise ActRefused("FILE", first[:80], "a body, or an answer that begins with a status line")
+            raise InvalidValue("FILE", first[:80], "a body, or an answer that begins with a status line")
         if not rest.startswith(b"HTTP/"):
             return int(words[1]), dict(_header(line) for line in lines if ":" in line), rest
         data = rest

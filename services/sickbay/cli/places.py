@@ -12,7 +12,7 @@ from ..when import when_ms
 
 
 def read_place(text: str, now_ms: int) -> Bound:
-    """`4711` is a sequence, anything else a time. Raises `WhenRefused` with the accepted forms."""
+    """`4711` is a sequence, anything else a time. Raises `InvalidValue` with the accepted forms."""
     word = text.strip()
     return Bound(seq=int(word)) if word.isdecimal() else Bound(time_ms=when_ms(word, now_ms=now_ms))
 

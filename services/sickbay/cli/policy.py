@@ -21,7 +21,7 @@ from sickbay_events.view import POLICY_KEY, PolicyInForce
 from ..bus.connect import BusError
 from ..bus.entries import read_entry
 from ..bus.view_names import MAIN, ViewNames
-from ..control.policies import PolicySet, StandingPolicy, set_policy, standing_policy, to_toml
+from ..control.policies import CurrentPolicy, PolicySet, current_policy, set_policy, to_toml
 from .act import Actor, Reason, login
 from .base import (
     AsJson,
@@ -70,24 +70,24 @@ def policy_show(
 
     names = chosen_view(view)
 
-    async def work() -> tuple[StandingPolicy | None, PolicyInForce | None]:
+    async def work() -> tuple[CurrentPolicy | None, PolicyInForce | None]:
         async with connected(nats, data) as client:
-            return await _standing(client), await policy_in_force(client, names)
+            return await _current(client), await policy_in_force(client, names)
 
-    standing, found = run(work())
+    current, found = run(work())
     policy = Policy() if found is None else Policy.from_data(found.policy)
-    pending = standing is not None and bool(policy_differences(policy, standing.policy))
+    pending = current is not None and bool(policy_differences(policy, current.policy))
     if as_json:
         print_json({
             "seq": 0 if found is None else found.seq,
-            "expect": None if standing is None else standing.seq,
+            "expect": None if current is None else current.seq,
             "pending": pending,
             "policy": policy.to_data(),
         })  # fmt: skip
         return
     if as_toml:
-        head = "" if standing is None else f"# sickbay policy set FILE --expect {standing.seq} --reason ...\n"
-        sys.stdout.write(head + to_toml(standing.policy if standing is not None else policy))
+        head = "" if current is None else f"# sickbay policy set FILE --expect {current.seq} --reason ...\n"
+        sys.stdout.write(head + to_toml(current.policy if current is not None else policy))
         return
     changed = policy_differences(Policy(), policy)
     if changed:
@@ -98,19 +98,19 @@ def policy_show(
         else "the log has none, so the defaults hold"
     )
     console().print(f"{since}; {len(changed)} values differ from the defaults")
-    if standing is not None:
-        who = f", by {standing.actor}: {standing.reason}" if standing.seq else ""
-        console().print(f"to change it: `sickbay policy set FILE --expect {standing.seq}`{who}", markup=False)
-        if standing.unreadable:
-            console().print(f"the newest one cannot be used and is passed over: {standing.unreadable}", markup=False)
+    if current is not None:
+        who = f", by {current.actor}: {current.reason}" if current.seq else ""
+        console().print(f"to change it: `sickbay policy set FILE --expect {current.seq}`{who}", markup=False)
+        if current.unreadable:
+            console().print(f"the newest one cannot be used and is passed over: {current.unreadable}", markup=False)
     if pending:
         console().print("another one is stored and not in force yet: the services have not folded it")
 
 
-async def _standing(client: Client) -> StandingPolicy | None:
+async def _current(client: Client) -> CurrentPolicy | None:
     """The newest policy as operators stored it; None where this user may not read it, or no stream is there."""
     try:
-        return await standing_policy(client)
+        return await current_policy(client)
     except (BusError, nats.errors.Error, OSError):
         return None
 

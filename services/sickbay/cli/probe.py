@@ -24,7 +24,8 @@ from ..bus.entries import read_entry
 from ..bus.view_names import ViewNames, view_names
 from ..config import Settings
 from ..control.acts import StoredAct, log_now_ms, publish_probe
-from ..prober.settings import Probe, ProbeRefused, ProbeSettings, ProbeTarget, made_probe, read_probes
+from ..invalid import InvalidValue
+from ..prober.settings import Probe, ProbeSettings, ProbeTarget, made_probe, read_probes
 from .base import (
     AsJson,
     DataFolder,
@@ -114,12 +115,12 @@ def _wanted(
     base, mark, alias = provider.partition("#")
     if "://" not in base:
         where = f"{path} has no such target" if path else "no file of targets is named (--file, SICKBAY_PROBES)"
-        raise ProbeRefused("PROVIDER", provider, f"the base URL of its API, such as https://api.x.ai/v1, since {where}")
+        raise InvalidValue("PROVIDER", provider, f"the base URL of its API, such as https://api.x.ai/v1, since {where}")
     headers: dict[str, str] = {}
     for line in header:
         key, colon, value = line.partition(":")
         if not colon or not key.strip():
-            raise ProbeRefused("--header", key[:40], "'Name: value'")
+            raise InvalidValue("--header", key[:40], "'Name: value'")
         headers[key.strip()] = value.strip()
     named = plain_name(base) + mark + alias if alias else ""
     described = ProbeTarget(model=model, base_url=base, provider=named, family=family, headers=headers)

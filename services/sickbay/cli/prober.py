@@ -50,7 +50,7 @@ def prober(
 
 
 async def _probe(found: Settings, wanted: ProbeSettings, targets: list[Probe]) -> None:
-    """Probe until a signal, while the view is fresh: who is blind does not know what is held."""
+    """Probe until a signal, while the view is fresh: a stale view does not say what is held."""
     from ..bus.link import Link
     from ..prober.prober import Prober, ViewFacts
     from ..view.mirror import Mirror

@@ -15,19 +15,18 @@ from nats.aio.client import Client
 from sickbay_events import DerivedEvent, HealthChanged, Policy, Released, TargetHeld, WarningRaised, rfc3339
 from sickbay_projections import FOLD_VERSION, Fleet
 
-from ..control.acts import ActRefused
+from ..invalid import InvalidValue
 from ..log.file import LogFile
 from ..log.folding import TO_THE_END, Bound, Folding, InspectAt, fold_file
 from ..replay.past import Base, find_base, fold_live, log_now
-from ..replay.questions import ReplayQuestions, read_asks
+from ..replay.questions import ReplayQuestions, read_questions
 from ..replay.spool import DerivedSpool
 from .base import AsJson, DataFolder, NatsUrl, connected, console, error_console, plain_table, rows, run, seconds
-from .compare import Asked, compare
+from .compare import LIVE, Asked, compare
 from .look import scope_cells
 from .places import place_of
 from .progress import progress
 
-LIVE: Final = "live"
 _PLACE: Final = "SEQ|TIME"
 
 
@@ -68,27 +67,27 @@ def replay_command(
     """
     if against is not None:
         if at is not None or asks is not None:
-            raise ActRefused("--against", against, "two policies and the whole log, without --at and --asks")
+            raise InvalidValue("--against", against, "two policies and the whole log, without --at and --asks")
         compare(Asked(source, policy, against, first, last, nats, data), html=html, as_json=as_json)
         return
     if html is not None:
-        raise ActRefused("--html", str(html), "the page of a comparison: say with --against what to compare with")
+        raise InvalidValue("--html", str(html), "the page of a comparison: say with --against what to compare with")
     given = None if policy is None else Policy.from_toml(Path(policy).read_text(encoding="utf-8"))
     if at is not None and last is not None:
-        raise ActRefused("--at, --to", f"{at}, {last}", "one of the two")
+        raise InvalidValue("--at, --to", f"{at}, {last}", "one of the two")
 
-    with DerivedSpool() as told:
+    with DerivedSpool() as derived:
 
         async def live() -> Replay:
             async with connected(nats, data) as client:
                 wanted = await _wanted(client, first, last or at, asks)
-                return await replay_live(client, wanted, told, at=at is not None, policy=given)
+                return await replay_live(client, wanted, derived, at=at is not None, policy=given)
 
         if source == LIVE:
             done = run(live())
         else:
             wanted = run(_wanted(None, first, last or at, asks))
-            done = replay_file(Path(source), wanted, told, at=at is not None, policy=given)
+            done = replay_file(Path(source), wanted, derived, at=at is not None, policy=given)
         for note in done.notes:
             error_console().print(f"sickbay: {note}", markup=False, soft_wrap=True)
         write_json(done) if as_json else show_replay(done)
@@ -105,7 +104,7 @@ class ReplayRange(NamedTuple):
 async def _wanted(client: Client | None, first: str | None, last: str | None, asks: Path | None) -> ReplayRange:
     places = [TO_THE_END if text is None else await place_of(client, text) for text in (first, last)]
     now = await place_of(client, "now") if asks is not None else TO_THE_END
-    return ReplayRange(places[0], places[1], None if asks is None else read_asks(asks, now_ms=now.time_ms or 0))
+    return ReplayRange(places[0], places[1], None if asks is None else read_questions(asks, now_ms=now.time_ms or 0))
 
 
 class Replay(NamedTuple):
@@ -113,10 +112,10 @@ class Replay(NamedTuple):
 
     source: str
     folding: Folding
-    told: DerivedSpool
+    derived: DerivedSpool
     took_s: float
     notes: list[str]
-    """What whoever looks at it must know: for stderr."""
+    """What a reader of the result must know: for stderr."""
     asks: ReplayQuestions | None
     at_ms: int | None
     """Log time of the state that is to be shown; None: none is."""
@@ -125,11 +124,11 @@ class Replay(NamedTuple):
 
 
 def replay_file(
-    path: Path, wanted: ReplayRange, told: DerivedSpool, *, at: bool = False, policy: Policy | None = None
+    path: Path, wanted: ReplayRange, derived: DerivedSpool, *, at: bool = False, policy: Policy | None = None
 ) -> Replay:
     """Fold a file. Raises `LogFileError`, `OSError`."""
     file = LogFile(path)
-    folding = _folding(Fleet(policy or Policy()), wanted, told)
+    folding = _folding(Fleet(policy or Policy()), wanted, derived)
     total = path.stat().st_size if path.is_file() else None
     began_s = time.monotonic()
     with progress(f"replay {path.name}", total) as shown:
@@ -141,16 +140,16 @@ def replay_file(
         notes.append(f"{path} has no events")
     took_s = time.monotonic() - began_s
     at_ms = _at_ms(wanted.last, folding.fleet) if at else None
-    return Replay(str(path), folding, told, took_s, notes + _unread(folding), wanted.asks, at_ms, file.cut)
+    return Replay(str(path), folding, derived, took_s, notes + _unread(folding), wanted.asks, at_ms, file.cut)
 
 
 async def replay_live(
-    client: Client, wanted: ReplayRange, told: DerivedSpool, *, at: bool = False, policy: Policy | None = None
+    client: Client, wanted: ReplayRange, derived: DerivedSpool, *, at: bool = False, policy: Policy | None = None
 ) -> Replay:
     """Fold the live log. Raises `OutOfReach`, `BusError`."""
     log = await log_now(client)
     base = await _base(client, log, wanted, at=at, policy=policy)
-    folding = _folding(base.fleet, wanted, told)
+    folding = _folding(base.fleet, wanted, derived)
     total = max(0, min(log.last_seq, wanted.last.seq or log.last_seq) - max(base.fleet.seq, log.first_seq - 1))
     began_s = time.monotonic()
     with progress("replay", None if wanted.last.time_ms is not None else total) as shown:
@@ -160,7 +159,7 @@ async def replay_live(
     if not log.last_seq:
         notes.append("the log has no events")
     at_ms = _at_ms(wanted.last, folding.fleet) if at else None
-    return Replay(LIVE, folding, told, took_s, notes + _unread(folding), wanted.asks, at_ms, begins=base.begins)
+    return Replay(LIVE, folding, derived, took_s, notes + _unread(folding), wanted.asks, at_ms, begins=base.begins)
 
 
 async def _base(client: Client, log: Any, wanted: ReplayRange, *, at: bool, policy: Policy | None) -> Base:
@@ -178,10 +177,10 @@ async def _base(client: Client, log: Any, wanted: ReplayRange, *, at: bool, poli
     return min(bases, key=lambda base: base.fleet.seq)
 
 
-def _folding(fleet: Fleet, wanted: ReplayRange, told: DerivedSpool) -> Folding:
-    told.first_seq, told.first_ms = wanted.first.seq or 0, wanted.first.time_ms or 0
+def _folding(fleet: Fleet, wanted: ReplayRange, derived: DerivedSpool) -> Folding:
+    derived.first_seq, derived.first_ms = wanted.first.seq or 0, wanted.first.time_ms or 0
     looks: list[InspectAt] = wanted.asks.looks() if wanted.asks is not None else []
-    return Folding(fleet, end=wanted.last, looks=looks, told=told.take)
+    return Folding(fleet, end=wanted.last, looks=looks, told=derived.append)
 
 
 def _at_ms(last: Bound, fleet: Fleet) -> int:
@@ -198,7 +197,7 @@ def _unread(folding: Folding) -> list[str]:
 
 def show_replay(done: Replay) -> None:
     """Print a replay for people."""
-    out, folding, told = console(), done.folding, done.told
+    out, folding, derived = console(), done.folding, done.derived
     fleet = folding.fleet
     if done.at_ms is not None:
         documents = [fleet.document(key, done.at_ms) for key, _ in fleet.entries()]
@@ -206,11 +205,11 @@ def show_replay(done: Replay) -> None:
         out.print(f"held at {rfc3339(done.at_ms)[:23]}Z, log sequence {fleet.seq}:" + ("" if cells else " nothing"))
         if cells:
             out.print(rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells))
-    elif done.asks is None and told.newest:
-        if (earlier := sum(told.counts.values()) - told.counts["health"] - len(told.newest)) > 0:
+    elif done.asks is None and derived.newest:
+        if (earlier := sum(derived.counts.values()) - derived.counts["health"] - len(derived.newest)) > 0:
             out.print(f"({earlier} earlier ones are not shown; --json has them all)")
         out.print(
-            rows(plain_table("seq", "time", "what", "provider", "model", "until"), _transition_cells(told.newest))
+            rows(plain_table("seq", "time", "what", "provider", "model", "until"), _transition_cells(derived.newest))
         )
     if done.asks is not None:
         out.print(
@@ -222,7 +221,7 @@ def show_replay(done: Replay) -> None:
     if folding.gaps:
         numbers.append(f"{folding.gaps} missing")
     counted = {"held": "holds", "released": "releases", "warning": "warnings", "health": "changes of health"}
-    numbers += [f"{told.counts[name]} {word}" for name, word in counted.items() if told.counts[name]]
+    numbers += [f"{derived.counts[name]} {word}" for name, word in counted.items() if derived.counts[name]]
     rate = f" in {seconds(done.took_s)} ({folding.events / done.took_s:,.0f} a second)" if done.took_s > 0.5 else ""
     out.print(f"{', '.join(numbers)}{rate}; digest {fleet.digest()}", markup=False)
 
@@ -266,8 +265,8 @@ def write_json(done: Replay) -> None:
     """Print a replay as one JSON document; the long lists go out as they come."""
     out = sys.stdout
     out.write(json.dumps(replayed_facts(done), ensure_ascii=False, indent=2)[:-2])
-    _write_list("holds", (hold_fact(fact) for fact in done.told.facts() if fact["type"] == "held"))
-    _write_list("transitions", done.told.facts())
+    _write_list("holds", (hold_fact(fact) for fact in done.derived.facts() if fact["type"] == "held"))
+    _write_list("transitions", done.derived.facts())
     out.write("\n}\n")
 
 
@@ -295,7 +294,7 @@ def replayed_facts(done: Replay) -> dict[str, Any]:
         "digest": fleet.digest(),
         "gaps": folding.gaps,
         "poison": dict(folding.poison),
-        "counts": dict(done.told.counts),
+        "counts": dict(done.derived.counts),
         "took_s": round(done.took_s, 3),
         "cut": done.cut,
         "notes": done.notes,

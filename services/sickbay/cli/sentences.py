@@ -83,7 +83,7 @@ def _windows(scope: dict[str, Any]) -> list[str]:
 
 
 def _alone(scope: dict[str, Any]) -> list[str]:
-    """Who is held by its own word only, since others have good answers (two witnesses)."""
+    """Replicas that hold it on their own word alone, because others have good answers (two witnesses)."""
     alone = [scope.get(f"{what}held_alone") for what in ("", "breaker_", "degraded_")]
     names = [name for name in (*alone, *scope.get("throttle_held_alone", [])) if name]
     return [f"{name} holds it alone: others had good answers" for name in dict.fromkeys(names)]

@@ -70,21 +70,9 @@ def serve(
 
     Example: sickbay serve --data /var/lib/sickbay
     """
-    settings = Settings.from_environment(
-        nats=nats,
-        data=data,
-        port=port,
-        policy=None if policy is None else str(policy),
-        shadow=shadow,
-        view=view,
-        beside=beside,
-        probes=None if probes is None else str(probes),
-        alerts=None if alerts is None else str(alerts),
-        history=history,
-        http=http,
-        sync_always=sync_always,
-        log_level=log_level,
-    )
+    given = locals()  # every option but the last is a setting of the same name
+    del given["until_stdin_closes"]
+    settings = Settings.from_environment(**given)
     with loop_runner() as runner:
         runner.run(_serve(settings, until_stdin_closes=until_stdin_closes))
 
@@ -143,7 +131,7 @@ async def _http(app: AsgiFastStream, settings: Settings, listener: socket.socket
         return
     from ..api.app import Api
     from ..api.armor import Armor
-    from ..metrics import exposition
+    from ..service.exposition import exposition
 
     options = msgspec.structs.replace(services.options, name=f"sickbay-http {settings.replica_name}")
     async with (

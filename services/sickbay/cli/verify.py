@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from ..bus.view_names import view_names
-from ..control.acts import ActRefused
+from ..invalid import InvalidValue
 from ..replay.compare_views import Compared, compare_views
 from ..replay.verify import Verified, verify
 from .base import AsJson, DataFolder, NatsUrl, connected, console, plain_table, print_json, rows, run, seconds, settings
@@ -41,7 +41,7 @@ def verify_command(
     """
 
     if view is not None and beside is not None:
-        raise ActRefused("--view, --beside", f"{view}, {beside}", "one of the two")
+        raise InvalidValue("--view, --beside", f"{view}, {beside}", "one of the two")
     fleets = view_names(settings(nats=nats, data=data).view)
     names = view_names(beside or view or "") if beside or view else fleets
 

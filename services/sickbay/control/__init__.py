@@ -1,4 +1,4 @@
-"""What operators store: acts (hold, allow, clear) and policies, on the control stream.
+"""What operators store: acts (hold, allow, clear) and policies, on the control stream; and its lag behind the log.
 
 May import the ground and `bus`.
 """

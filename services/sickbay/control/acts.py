@@ -25,6 +25,7 @@ from sickbay_events.codec import outcome_subject, override_subject, probe_subjec
 from ..bus.connect import BusError, PermissionDenied, request
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CONTROL, LOG, NoJetStream
+from ..invalid import InvalidValue
 
 Action: TypeAlias = Literal["hold", "allow", "clear"]
 
@@ -36,17 +37,6 @@ UNTIL_MAX_S: Final = 30 * 86_400
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION: Final = re.compile(r"(?:(\d+(?:\.\d+)?)([smhd]))")
 DURATION_FORM: Final = "a number with s, m, h or d, such as 90s, 30m or 1h30m"
-
-
-class ActRefused(ValueError):
-    """An act that cannot be carried out as it was asked for.
-
-    Attributes: `field`, `value`, `accepted` (the accepted form in words).
-    """
-
-    def __init__(self, field: str, value: object, accepted: str) -> None:
-        self.field, self.value, self.accepted = field, value, accepted
-        super().__init__(f"{field}: {value!r} is not accepted; accepted is {accepted}")
 
 
 class NotStored(BusError):
@@ -81,24 +71,24 @@ class Force(msgspec.Struct, frozen=True, kw_only=True):
 def scope_of(provider: str, model: str | None) -> Scope:
     """The scope a person names: a host, a credential (`host#alias`), or a model there (Rule 4.7).
 
-    Raises `ActRefused` naming the field.
+    Raises `InvalidValue` naming the field.
     """
     host, mark, alias = provider.partition("#")
     if not host:
-        raise ActRefused("provider", provider, "a host or a label, such as openrouter.ai or openrouter.ai#team-a")
+        raise InvalidValue("provider", provider, "a host or a label, such as openrouter.ai or openrouter.ai#team-a")
     if model is not None and not model:
-        raise ActRefused("model", model, "a model id, or nothing for the whole host")
+        raise InvalidValue("model", model, "a model id, or nothing for the whole host")
     return Scope(host, alias if mark or model is not None else None, model)
 
 
 def read_duration_s(text: str) -> float:
-    """Seconds of `90s`, `30m`, `1h30m`, `2d`. Raises `ActRefused`."""
+    """Seconds of `90s`, `30m`, `1h30m`, `2d`. Raises `InvalidValue`."""
     parts = _DURATION.findall(text.strip())
     if not parts or "".join(number + unit for number, unit in parts) != text.strip():
-        raise ActRefused("duration", text, DURATION_FORM)
+        raise InvalidValue("duration", text, DURATION_FORM)
     seconds = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
     if not 0 < seconds <= UNTIL_MAX_S:
-        raise ActRefused("duration", text, "more than zero and at most 30 days")
+        raise InvalidValue("duration", text, "more than zero and at most 30 days")
     return seconds
 
 
@@ -108,35 +98,35 @@ def make_override(
     """An operator's act, every field checked. `now_ms` is the log's clock (`log_now_ms`).
 
     `hold` and `allow` need one of `until` (RFC 3339) and `for_s` (seconds); `clear` takes neither.
-    Raises `ActRefused` naming the field.
+    Raises `InvalidValue` naming the field.
     """
     for field, value in (("reason", reason), ("actor", actor)):
         if not isinstance(value, str) or not value.strip():
-            raise ActRefused(field, value, "a text that says something")
+            raise InvalidValue(field, value, "a text that says something")
     end: str | None = None
     if action == "clear":
         if until is not None or for_s is not None:
-            raise ActRefused("until", until or for_s, "nothing: a clear has no end")
+            raise InvalidValue("until", until or for_s, "nothing: a clear has no end")
     elif action in ("hold", "allow"):
         end = _end(until, for_s, now_ms)
     else:
-        raise ActRefused("action", action, "hold, allow or clear")
+        raise InvalidValue("action", action, "hold, allow or clear")
     return Override(action=action, reason=str(reason), actor=str(actor), until=end, at=rfc3339(now_ms))  # type: ignore[arg-type]
 
 
 def _end(until: object, for_s: object, now_ms: int) -> str:
     if (until is None) == (for_s is None):
-        raise ActRefused("until", until, "either until or a duration: it must end, and only once")
+        raise InvalidValue("until", until, "either until or a duration: it must end, and only once")
     if for_s is not None:
         if isinstance(for_s, bool) or not isinstance(for_s, int | float) or not 0 < for_s <= UNTIL_MAX_S:
-            raise ActRefused("for_s", for_s, "seconds above 0 and up to 2,592,000 (30 days)")
+            raise InvalidValue("for_s", for_s, "seconds above 0 and up to 2,592,000 (30 days)")
         return rfc3339(now_ms + int(for_s * 1000))
     try:
         end_ms = parse_rfc3339(until)  # type: ignore[arg-type]
     except (ValueError, TypeError):
-        raise ActRefused("until", until, "an RFC 3339 time with an offset, such as 2026-11-30T12:00:00Z") from None
+        raise InvalidValue("until", until, "an RFC 3339 time with an offset, such as 2026-11-30T12:00:00Z") from None
     if end_ms <= now_ms:
-        raise ActRefused("until", until, f"a time ahead of the log's clock, which is at {rfc3339(now_ms)}")
+        raise InvalidValue("until", until, f"a time ahead of the log's clock, which is at {rfc3339(now_ms)}")
     return rfc3339(end_ms)
 
 
@@ -167,7 +157,7 @@ async def publish_override(
 ) -> StoredAct:
     """Store an operator's act on a scope; with an `act_id` once in the stream's dedupe window.
 
-    Raises `ActRefused`, `NotStored`, `NameRefused`.
+    Raises `InvalidValue`, `NotStored`, `NameRefused`.
     """
     subject = override_subject(scope)
     now_ms = await log_now_ms(client)
@@ -205,10 +195,10 @@ async def _force(client: Client, ack: StoredAct) -> Force:
 
 
 async def publish_outcome(client: Client, target: Target, outcome: CallOutcome, *, replica: str) -> StoredAct:
-    """Store one outcome, as a raw publisher would. Raises `ActRefused` for an empty target, `NameRefused`,
+    """Store one outcome, as a raw publisher would. Raises `InvalidValue` for an empty target, `NameRefused`,
     `NotStored`."""
     if target.is_empty:
-        raise ActRefused("provider, model", f"{target.provider} {target.model}", "a provider and a model, not empty")
+        raise InvalidValue("provider, model", f"{target.provider} {target.model}", "a provider and a model, not empty")
     named = msgspec.structs.replace(outcome, id=outcome.id or f"{secrets.token_hex(8)}-1")
     assert named.id is not None
     return await publish(client, outcome_subject(replica, target), encode(named), named.id)

@@ -1,10 +1,10 @@
-"""The policy as operators handle it: read with the sequence that names it, compared, and set (Rule 7).
+"""The policy as operators handle it: read with the sequence that names it, compared, set, seeded (Rule 7).
 
-    standing = await standing_policy(client)
-    done = await set_policy(client, policy, expect=standing.seq, reason="a busy week", actor="ana")
+    current = await current_policy(client)
+    done = await set_policy(client, policy, expect=current.seq, reason="a busy week", actor="ana")
 
-`seq` here is the sequence in SICKBAY_CONTROL, whose copy in the log has one of its own. Who sets a policy names the
-one that was edited, so that two operators cannot wipe each other.
+`seq` here is the sequence in SICKBAY_CONTROL; the copy in the log has one of its own. An operator who sets a policy
+names the sequence of the policy that was edited, so that two operators cannot overwrite each other.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from sickbay_events.policy import dotted, policy_differences, quoted, refuse_sec
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi, StoredMessage
 from ..bus.publish import WRONG_LAST_SEQUENCE
-from ..bus.topology import CONTROL
-from .acts import ACK_TIMEOUT_S, ActRefused, NotStored, StoredAct, log_now_ms, new_id, publish
+from ..bus.topology import CONTROL, LOG
+from ..invalid import InvalidValue
+from .acts import ACK_TIMEOUT_S, NotStored, StoredAct, log_now_ms, new_id, publish
 
 SEQ_MAX: Final = 2**53
 RIVAL_LOOKS: Final = 40
@@ -36,7 +37,7 @@ RIVAL_LOOK_S: Final = 0.05
 class PolicyMoved(BusError):
     """Another policy stands than the one that was edited; nothing was stored.
 
-    Attributes: `expected` and `found` (sequences in SICKBAY_CONTROL; 0: none), `by` (who set the one that stands).
+    Attributes: `expected` and `found` (sequences in SICKBAY_CONTROL; 0: none), `by` (the actor of the current one).
     """
 
     def __init__(self, expected: int, found: int, by: str) -> None:
@@ -48,7 +49,7 @@ class PolicyMoved(BusError):
         )
 
 
-class StandingPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class CurrentPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The newest policy that operators stored. `seq` 0: none, so the defaults hold."""
 
     seq: int = 0
@@ -69,7 +70,7 @@ class PolicySet(msgspec.Struct, frozen=True, kw_only=True):
     ack: StoredAct | None
 
 
-async def standing_policy(client: Client) -> StandingPolicy:
+async def current_policy(client: Client) -> CurrentPolicy:
     """The newest policy, asked of the control stream's leader. Raises `NotStored` where nothing answers."""
     api = JetStreamApi(client, timeout_s=ACK_TIMEOUT_S)
     found: list[StoredMessage] = []
@@ -91,7 +92,7 @@ async def standing_policy(client: Client) -> StandingPolicy:
             unreadable = unreadable or str(poison)
             continue
         assert isinstance(event, PolicyChanged)
-        return StandingPolicy(
+        return CurrentPolicy(
             seq=found[-1].seq,
             policy=Policy.from_data(event.policy),
             unreadable=unreadable,
@@ -99,7 +100,7 @@ async def standing_policy(client: Client) -> StandingPolicy:
             reason=event.reason,
             at=rfc3339(message.time_ns // 1_000_000),
         )
-    return StandingPolicy(seq=found[-1].seq if found else 0, unreadable=unreadable)
+    return CurrentPolicy(seq=found[-1].seq if found else 0, unreadable=unreadable)
 
 
 async def set_policy(
@@ -107,22 +108,22 @@ async def set_policy(
 ) -> PolicySet:
     """Store a policy in the place of the one with the sequence `expect`.
 
-    Raises `PolicyRefused` (as a whole, for one bad value), `ActRefused` naming the field, `PolicyMoved`,
+    Raises `PolicyRefused` (as a whole, for one bad value), `InvalidValue` naming the field, `PolicyMoved`,
     `NotStored`.
     """
     refuse_secrets(data)
     policy = Policy.from_data(data)
     for field, value in (("reason", reason), ("actor", actor)):
         if not isinstance(value, str) or not value.strip():
-            raise ActRefused(field, value, "a text that says something")
-    standing = await standing_policy(client)
+            raise InvalidValue(field, value, "a text that says something")
+    current = await current_policy(client)
     if isinstance(expect, bool) or not isinstance(expect, int) or not 0 <= expect <= SEQ_MAX:
-        accepted = f"the sequence of the policy that you edited, as `sickbay policy show` says it (now {standing.seq})"
-        raise ActRefused("expect", expect, accepted)
-    if expect != standing.seq:
-        raise PolicyMoved(expect, standing.seq, standing.actor)
-    changes = policy_differences(standing.policy, policy)
-    if not changes and not standing.unreadable:
+        accepted = f"the sequence of the policy that you edited, as `sickbay policy show` says it (now {current.seq})"
+        raise InvalidValue("expect", expect, accepted)
+    if expect != current.seq:
+        raise PolicyMoved(expect, current.seq, current.actor)
+    changes = policy_differences(current.policy, policy)
+    if not changes and not current.unreadable:
         return PolicySet(changes=[], ack=None)
     at = rfc3339(await log_now_ms(client))
     event = PolicyChanged(policy=policy.to_data(), actor=str(actor), reason=str(reason), at=at)
@@ -136,15 +137,49 @@ async def set_policy(
     return PolicySet(changes=changes, ack=ack)
 
 
-async def _rival(client: Client, expect: int) -> StandingPolicy:
+async def _rival(client: Client, expect: int) -> CurrentPolicy:
     """The policy that was quicker. In a cluster the loser may hear of it before it stands."""
-    standing = await standing_policy(client)
+    current = await current_policy(client)
     for _ in range(RIVAL_LOOKS - 1):
-        if standing.seq != expect:
+        if current.seq != expect:
             break
         await asyncio.sleep(RIVAL_LOOK_S)
-        standing = await standing_policy(client)
-    return standing
+        current = await current_policy(client)
+    return current
+
+
+def in_shadow(policy: Policy) -> Policy:
+    """The policy with no rule enforced."""
+    return msgspec.structs.replace(policy, shadow=msgspec.structs.replace(policy.shadow, all=True))
+
+
+async def seed_policy(client: Client, policy: Policy, *, shadow: bool = False, fresh: bool = False) -> bool:
+    """Write a file's policy into a log that has never held anything. Returns True if it was written.
+
+    `fresh`: the caller has just made the log, so events that reached it since do not count.
+    `shadow`: a log that has events, but never had a policy, gets the defaults in shadow; the file changes nothing
+    there. The write is a compare-and-set, so of several processes that start at once one writes. Raises `BusError`,
+    `nats.errors.Error`.
+    """
+    api = JetStreamApi(client, timeout_s=ACK_TIMEOUT_S)
+    if not fresh and ((await api.stream_at(LOG)).last_seq or (await api.stream_at(CONTROL)).last_seq):
+        if not shadow or await api.message_at(CONTROL, 1, or_next=True, subject=POLICY_SUBJECT) is not None:
+            return False
+        policy = in_shadow(Policy())
+    actor, reason = ("--shadow", "a first week in shadow") if shadow else ("policy file", "seed of an empty log")
+    event = PolicyChanged(policy=policy.to_data(), actor=actor, reason=reason)
+    reply = await client.request(
+        POLICY_SUBJECT,
+        encode(event),
+        timeout=ACK_TIMEOUT_S,
+        headers={"Nats-Expected-Last-Subject-Sequence": "0", "Nats-Msg-Id": new_id()},
+    )
+    return "error" not in msgspec.json.decode(reply.data, type=dict)
+
+
+def differing_keys(file: Policy, log: Policy) -> list[str]:
+    """Dotted keys in which a file's policy differs from the one in force."""
+    return [key for key, _, _ in policy_differences(log, file)]
 
 
 def to_toml(policy: Policy) -> str:

@@ -45,33 +45,33 @@ CHECKS: Final = (
 )
 
 
-async def examine(patient: Installation, denied: Sequence[PermissionDenied] = ()) -> list[Finding]:
+async def examine(installation: Installation, denied: Sequence[PermissionDenied] = ()) -> list[Finding]:
     """All findings, in the order in which one rests on the other. Raises nothing that a server can cause.
 
     `denied`: what the server has denied this user so far, as it comes.
     """
-    findings = [finding for check in WITHOUT_JETSTREAM for finding in await _run(check, patient, denied)]
+    findings = [finding for check in WITHOUT_JETSTREAM for finding in await _run(check, installation, denied)]
     try:
-        await require_jetstream(patient.client)
+        await require_jetstream(installation.client)
     except NoJetStream as error:
         return [*findings, Finding(what="JetStream", level="bad", found=str(error), do="enable JetStream")]
     except BusError as error:
         return [*findings, Finding(what="JetStream", level="bad", found=str(error), do=_hint(denied))]
     findings.append(Finding(what="JetStream", level="ok", found="enabled for this account"))
     for check in CHECKS:
-        findings += await _run(check, patient, denied)
+        findings += await _run(check, installation, denied)
     return findings
 
 
-async def losses(patient: Installation) -> list[Finding]:
+async def losses(installation: Installation) -> list[Finding]:
     """What may lose events here, each with its remedy. Raises nothing that a server can cause."""
-    found = [finding for check in CHECKS if check.loses_data for finding in await _run(check, patient, ())]
+    found = [finding for check in CHECKS if check.loses_data for finding in await _run(check, installation, ())]
     return [finding for finding in found if finding.level != "ok"]
 
 
-async def _run(check: Check, patient: Installation, denied: Sequence[PermissionDenied]) -> list[Finding]:
+async def _run(check: Check, installation: Installation, denied: Sequence[PermissionDenied]) -> list[Finding]:
     try:
-        found = check.look(patient)
+        found = check.look(installation)
         return await found if inspect.isawaitable(found) else found
     except (BusError, nats.errors.Error, OSError) as error:
         hint = _hint(denied) if denied else "see the message; the checks after it still ran"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -62,12 +61,3 @@ class Installation:
         except OSError:
             return False
         return url is not None and url.hostname == "127.0.0.1" and f'listen: "127.0.0.1:{url.port}"' in config
-
-
-def is_loopback(host: str | None) -> bool:
-    """Whether a host is this machine and nobody else's."""
-    name = (host or "").strip("[]").lower()
-    try:
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False

@@ -18,9 +18,9 @@ _FILES: Final = {
 }
 
 
-def files(patient: Installation) -> list[Finding]:
+def files(installation: Installation) -> list[Finding]:
     """Each file that a setting names, and the embedded server's credentials."""
-    settings = patient.settings
+    settings = installation.settings
     named = {f"SICKBAY_{field.upper()}": (getattr(settings, field, ""), *what) for field, what in _FILES.items()}
     named["data folder"] = (str(settings.data_folder / "nats.url"), "the embedded server's credentials", "bad")
     findings = [

@@ -27,12 +27,12 @@ _NO_JETSTREAM: Final = (10_039, 10_076, 10_035)
 """Errors of an account without JetStream: there is no stream of ours in it."""
 
 
-async def reads(patient: Installation) -> list[Finding]:
+async def reads(installation: Installation) -> list[Finding]:
     """Whether this user may read the view, as a router does."""
-    subject = f"$JS.API.DIRECT.GET.{patient.names.stream}"
-    body = f'{{"last_by_subj":"{patient.names.gate_prefix}=.0"}}'.encode()
+    subject = f"$JS.API.DIRECT.GET.{installation.names.stream}"
+    body = f'{{"last_by_subj":"{installation.names.gate_prefix}=.0"}}'.encode()
     try:
-        reply = await patient.client.request(subject, body, timeout=WAIT_S)
+        reply = await installation.client.request(subject, body, timeout=WAIT_S)
         if reply.headers is not None:
             return [Finding(what="permissions", level="ok", found="may read the view")]
     except (nats.errors.Error, OSError):
@@ -41,11 +41,11 @@ async def reads(patient: Installation) -> list[Finding]:
     return [Finding(what="permissions", level="bad", found="may not read the view", do=do)]
 
 
-async def router_rights(patient: Installation) -> list[Finding]:
+async def router_rights(installation: Installation) -> list[Finding]:
     """Whether a router's credential can do what no router needs; nothing where none was given to be tried."""
-    if patient.router is None:
+    if installation.router is None:
         return []
-    names = patient.names
+    names = installation.names
     forbidden = {
         "write the view": (f"{names.gate_prefix}{NOBODY}", _UNEXPECTED),
         "publish overrides": (f"{OVERRIDE_PREFIX}{NOBODY}", _UNEXPECTED),
@@ -56,7 +56,7 @@ async def router_rights(patient: Installation) -> list[Finding]:
         "read the log by consumers": (f"$JS.API.CONSUMER.CREATE.{LOG}.{NOBODY}", None),
     }
     try:
-        client = await connect_client(patient.router, timeout_s=CONNECT_S)
+        client = await connect_client(installation.router, timeout_s=CONNECT_S)
     except ConnectError as error:
         do = "look into the file given by --router; until this is mended no router that uses it reports"
         return [Finding(what="router", level="bad", found=str(error), do=do)]

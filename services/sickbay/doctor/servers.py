@@ -19,8 +19,9 @@ from sickbay_events import parse_rfc3339
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TRIALS_STREAM
+from ..config import is_loopback
 from ..when import seconds
-from .finding import REQUEST_S, Finding, Installation, is_loopback
+from .finding import REQUEST_S, Finding, Installation
 
 SERVER_MIN: Final = (2, 11)
 """Message TTLs and delete markers came with this version."""
@@ -48,9 +49,9 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     """How far its clock is ahead of the one here."""
 
 
-def version(patient: Installation) -> list[Finding]:
+def version(installation: Installation) -> list[Finding]:
     """Whether the server can do what the view needs."""
-    text = str(patient.client._server_info.get("version", "unknown"))
+    text = str(installation.client._server_info.get("version", "unknown"))
     digits = tuple(int(part) for part in text.split("-", maxsplit=1)[0].split(".")[:2] if part.isdigit())
     if digits < SERVER_MIN:
         do = f"update NATS to {SERVER_TESTED[0]}.{SERVER_TESTED[1]}: entries of the view need message TTLs"
@@ -61,10 +62,10 @@ def version(patient: Installation) -> list[Finding]:
     return [Finding(what="server version", level="ok", found=text)]
 
 
-def encryption(patient: Installation) -> list[Finding]:
+def encryption(installation: Installation) -> list[Finding]:
     """Whether what goes to another machine, credentials first, can be read on the way."""
-    info, url = patient.client._server_info, patient.client.connected_url
-    transport: Any = patient.client._transport
+    info, url = installation.client._server_info, installation.client.connected_url
+    transport: Any = installation.client._transport
     stream = getattr(transport, "_io_writer", None)
     is_tls = (stream is not None and stream.get_extra_info("ssl_object") is not None) or (
         url is not None and url.scheme == "wss"
@@ -86,9 +87,9 @@ def encryption(patient: Installation) -> list[Finding]:
     return found
 
 
-async def copies(patient: Installation) -> list[Finding]:
+async def copies(installation: Installation) -> list[Finding]:
     """In a cluster, whether the death of one server takes the log along."""
-    info = await patient.stream(LOG)
+    info = await installation.stream(LOG)
     count = int(info["config"].get("num_replicas", 1))
     if not info.get("cluster", {}).get("name") or count > 1:
         return []
@@ -96,15 +97,15 @@ async def copies(patient: Installation) -> list[Finding]:
     return [Finding(what="copies", level="warn", found="the cluster keeps the log on one server only", do=do)]
 
 
-async def disk_sync(patient: Installation) -> list[Finding]:
+async def disk_sync(installation: Installation) -> list[Finding]:
     """How often messages reach the disk: known of the embedded server, and to the system account."""
-    if patient.is_embedded:
-        config = (patient.settings.data_folder / "nats.conf").read_text(encoding="utf-8")
+    if installation.is_embedded:
+        config = (installation.settings.data_folder / "nats.conf").read_text(encoding="utf-8")
         if 'sync_interval: "always"' in config:
             return [_sync("ok", "every message before it is acknowledged")]
         do = "a power cut may lose acknowledged events: `sickbay serve --sync-always`"
         return [_sync("note", "every 2 minutes", do)]
-    found = await servers(patient)
+    found = await servers(installation)
     if not found:
         do = "look for sync_interval in the jetstream block of each server (2 minutes without it), or --system FILE"
         return [_sync("note", "cannot be seen: only the system account may ask", do)]
@@ -124,21 +125,23 @@ def _sync(level: Any, found: str, do: str = "") -> Finding:
     return Finding(what="disk sync", level=level, found=found, do=do)
 
 
-async def storage(patient: Installation) -> list[Finding]:
+async def storage(installation: Installation) -> list[Finding]:
     """Room: of the account, of each server, of streams that refuse when they are full, of this machine's disk."""
     used: list[tuple[str, float]] = []
-    info = await JetStreamApi(patient.client, timeout_s=REQUEST_S).request("INFO")
+    info = await JetStreamApi(installation.client, timeout_s=REQUEST_S).request("INFO")
     if (most := int(info["limits"]["max_storage"])) > 0:
         used.append(("the account", int(info["storage"]) / most))
-    used += [(f"server {one.name}", one.used / one.max_bytes) for one in await servers(patient) if one.max_bytes > 0]
-    for name in (CONTROL, patient.names.stream, TRIALS_STREAM, patient.names.snapshots_stream):
+    used += [
+        (f"server {one.name}", one.used / one.max_bytes) for one in await servers(installation) if one.max_bytes > 0
+    ]
+    for name in (CONTROL, installation.names.stream, TRIALS_STREAM, installation.names.snapshots_stream):
         with suppress(BusError):  # a missing stream is another check's finding
-            of = await patient.stream(name)
+            of = await installation.stream(name)
             if int(of["config"].get("max_bytes", -1)) > 0:
                 used.append((f"stream {name}", of["state"]["bytes"] / of["config"]["max_bytes"]))
     findings = [_fullness(name, share) for name, share in used if share >= FULL_WARN]
-    if patient.is_embedded:
-        disk = shutil.disk_usage(patient.settings.data_folder)
+    if installation.is_embedded:
+        disk = shutil.disk_usage(installation.settings.data_folder)
         share = disk.used / (disk.used + disk.free)
         if share >= FULL_BAD or disk.free < DISK_FREE_MIN:
             said = f"{disk.free / GIB:,.1f} GiB free where the events are, {share:.0%} used"
@@ -154,16 +157,16 @@ def _fullness(name: str, share: float) -> Finding:
     )
 
 
-async def clock(patient: Installation) -> list[Finding]:
+async def clock(installation: Installation) -> list[Finding]:
     """The servers' clocks against the one here, by half of a request's way, and against each other.
 
     The leader of a stream answers for it, so without the system account no more servers are seen than lead one.
     """
-    offs = {server.name: server.off_s for server in await servers(patient)}
-    for name in (LOG, CONTROL, patient.names.stream, TRANSITIONS, DEAD):
+    offs = {server.name: server.off_s for server in await servers(installation)}
+    for name in (LOG, CONTROL, installation.names.stream, TRANSITIONS, DEAD):
         began_s, began_ms = time.monotonic(), time.time() * 1000
         with suppress(BusError):
-            info = await patient.stream(name)
+            info = await installation.stream(name)
             took_ms = (time.monotonic() - began_s) * 1000
             leader = str(info.get("cluster", {}).get("leader", ""))
             offs.setdefault(leader, (parse_rfc3339(info["ts"]) - began_ms - took_ms / 2) / 1000)
@@ -188,9 +191,9 @@ def clock_findings(offs: dict[str, float]) -> list[Finding]:
     return findings
 
 
-async def servers(patient: Installation) -> list[Server]:
+async def servers(installation: Installation) -> list[Server]:
     """Every server as it tells the system account; none where nobody here may ask."""
-    client = patient.system
+    client = installation.system
     if client is None:
         return []
     found: list[Server] = []

@@ -1,4 +1,4 @@
-"""Who folds and writes, how far behind, and what the services say of themselves."""
+"""The process that folds and writes: how far behind it is, and its health."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from sickbay_events.view import CHECKPOINT_KEY
 
 from ..bus.connect import BusError
 from ..bus.entries import read_entry
+from ..config import is_loopback
 from ..when import seconds
-from .finding import REQUEST_S, Finding, Installation, is_loopback
+from .finding import REQUEST_S, Finding, Installation
 
 LAG_MAX: Final = 1_000
 CHECKPOINT_AGE_MAX_S: Final = 3.0
@@ -30,26 +31,26 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 EVERYWHERE: Final = ("0.0.0.0", "::", "[::]")  # noqa: S104 - read, not bound
 
 
-async def ask_services(patient: Installation, **question: Any) -> dict[str, Any]:
+async def ask_status(installation: Installation, **question: Any) -> dict[str, Any]:
     """The services' status. Raises `BusError`, `nats.errors.Error`, `TimeoutError`."""
-    reply = await patient.client.request("sickbay.v1.status", json.dumps(question).encode(), timeout=REQUEST_S)
+    reply = await installation.client.request("sickbay.v1.status", json.dumps(question).encode(), timeout=REQUEST_S)
     if reply.headers and "Nats-Service-Error" in reply.headers:
         raise BusError(reply.headers["Nats-Service-Error"])
     found: dict[str, Any] = json.loads(reply.data)
     return found
 
 
-async def folding(patient: Installation) -> list[Finding]:
-    """Who folds, how far behind, and how old the checkpoint is."""
+async def folding(installation: Installation) -> list[Finding]:
+    """The process that folds, how far behind it is, and how old the checkpoint is."""
     try:
-        projector = (await ask_services(patient, limit=1))["projector"]
+        projector = (await ask_status(installation, limit=1))["projector"]
     except nats.errors.NoRespondersError:
         do = "start `sickbay serve`: until then the gates go on with the last known holds and their own"
         return [Finding(what="services", level="bad", found="no service answers", do=do)]
     findings = [
         Finding(what="services", level="ok", found=f"{projector['name']} is {projector['phase']}"),
         _lag(projector),
-        _checkpoint(projector) if not patient.names.name else await _checkpoint_of(patient),
+        _checkpoint(projector) if not installation.names.name else await _checkpoint_of(installation),
     ]
     if projector["policy_differs"]:
         found = f"what serve was given differs from the one in force in {', '.join(projector['policy_differs'])}"
@@ -72,12 +73,13 @@ def _checkpoint(projector: dict[str, Any]) -> Finding:
     return _written(projector["checkpoint_age_s"], projector["writer"])
 
 
-async def _checkpoint_of(patient: Installation) -> Finding:
-    """Of a view by a name, which the services that answer need not be those that write."""
-    entry = await read_entry(patient.client, patient.names.stream, patient.names.gate_prefix + CHECKPOINT_KEY)
+async def _checkpoint_of(installation: Installation) -> Finding:
+    """The same of a view with a name, which other processes may write than those that answer."""
+    names = installation.names
+    entry = await read_entry(installation.client, names.stream, names.gate_prefix + CHECKPOINT_KEY)
     if entry is None or entry.gone:
         return _written(float("inf"), "")
-    now_ms = parse_rfc3339((await patient.stream(patient.names.stream))["ts"])
+    now_ms = parse_rfc3339((await installation.stream(installation.names.stream))["ts"])
     age_s = (now_ms - entry.time_ns / 1e6) / 1000
     return _written(max(0.0, age_s), msgspec.json.decode(entry.payload, type=Checkpoint).writer)
 
@@ -90,13 +92,13 @@ def _written(age_s: float, writer: str) -> Finding:
     return Finding(what="checkpoint", level="ok", found=f"{seconds(age_s)} old, by {writer}")
 
 
-async def unverified(patient: Installation) -> list[Finding]:
+async def unverified(installation: Installation) -> list[Finding]:
     """Targets of which only a liveness check is known: an origin that answers, and nothing of the model."""
     live: list[str] = []
     after = ""
     while True:
         try:
-            page = await ask_services(patient, all=True, limit=PAGE, after=after)
+            page = await ask_status(installation, all=True, limit=PAGE, after=after)
         except nats.errors.NoRespondersError:
             return []  # another check's finding
         live += [f"{scope['provider']} {scope['model']}" for scope in page["scopes"] if scope.get("health") == "live"]
@@ -110,9 +112,9 @@ async def unverified(patient: Installation) -> list[Finding]:
     return [Finding(what="health", level="note", found=text, do=do)]
 
 
-async def over_http(patient: Installation) -> list[Finding]:
+async def over_http(installation: Installation) -> list[Finding]:
     """What `sickbay serve` tells over HTTP of its children, and whether others may read there without a token."""
-    address = patient.settings.http_address
+    address = installation.settings.http_address
     if address is None:
         return []
     host, port = address

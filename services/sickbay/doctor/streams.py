@@ -12,8 +12,8 @@ from sickbay_projections import FOLD_VERSION
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import CONTROL, DEAD, LOG, TRANSITIONS, TopologyReport, check_streams
 from ..bus.view_names import MAIN
+from ..control.lag import WAIT_MAX_S, ControlLag
 from ..log.snapshots import list_snapshots
-from ..projector.control_lag import WAIT_MAX_S, ControlLag
 from ..when import seconds
 from .finding import REQUEST_S, Finding, Installation
 
@@ -26,9 +26,9 @@ BUCKET_PREFIX: Final = f"{MAIN.stream}-"
 """Of the stream of a view that has a name."""
 
 
-async def topology(patient: Installation) -> list[Finding]:
+async def topology(installation: Installation) -> list[Finding]:
     """Each stream against the table, and which other views there are."""
-    found = await check_streams(patient.client, patient.settings.limits, patient.names)
+    found = await check_streams(installation.client, installation.settings.limits, installation.names)
     findings = [Finding(what="streams", level="bad", found=text, do=_hint(found)) for text in found.problems]
     findings += [
         Finding(what="streams", level="note", found=text, do="yours to choose; `sickbay serve` leaves it as it is")
@@ -36,7 +36,7 @@ async def topology(patient: Installation) -> list[Finding]:
     ]
     if not found.problems:
         findings.insert(0, Finding(what="streams", level="ok", found=f"all {len(found.streams)} are there"))
-    return [*findings, *await _views(patient)]
+    return [*findings, *await _views(installation)]
 
 
 def _hint(found: TopologyReport) -> str:
@@ -45,13 +45,13 @@ def _hint(found: TopologyReport) -> str:
     return "set it with `nats stream edit`; Sickbay never changes a stream that exists"
 
 
-async def _views(patient: Installation) -> list[Finding]:
+async def _views(installation: Installation) -> list[Finding]:
     """Views by other names than the one looked at: somebody may follow or write the wrong one."""
-    answer = await JetStreamApi(patient.client, timeout_s=REQUEST_S).request("STREAM.NAMES", {"subject": "$KV.>"})
+    answer = await JetStreamApi(installation.client, timeout_s=REQUEST_S).request("STREAM.NAMES", {"subject": "$KV.>"})
     streams = answer.get("streams") or []
     names = [name.removeprefix(BUCKET_PREFIX) for name in streams if name.startswith(BUCKET_PREFIX)]
-    others = [name for name in names if name != patient.names.name]
-    looked_at = patient.names.name or "without a name"
+    others = [name for name in names if name != installation.names.name]
+    looked_at = installation.names.name or "without a name"
     if not others:
         return []
     do = "`sickbay doctor --view NAME` looks at another; a view that nobody writes any more: `nats kv del BUCKET`"
@@ -59,7 +59,7 @@ async def _views(patient: Installation) -> list[Finding]:
     return [Finding(what="views", level="note", found=said, do=do)]
 
 
-async def hours(patient: Installation) -> list[Finding]:
+async def hours(installation: Installation) -> list[Finding]:
     """How many hours log and transitions hold at the rate of their newest messages; whether acts are ever dropped."""
     findings: list[Finding] = []
     for name, what, do in (
@@ -70,8 +70,8 @@ async def hours(patient: Installation) -> list[Finding]:
             f"raise the limits of {TRANSITIONS} (`nats stream edit`): warnings look a day back",
         ),
     ):
-        info = await patient.stream(name)
-        found, is_short = await _held(patient, name, info)
+        info = await installation.stream(name)
+        found, is_short = await _held(installation, name, info)
         if is_short or name == LOG:
             level = "warn" if is_short else "ok"
             findings.append(Finding(what=what, level=level, found=found, do=do if is_short else ""))  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ async def hours(patient: Installation) -> list[Finding]:
         if name == LOG and subjects > SUBJECTS_MAX:
             do = "give replicas stable names (SICKBAY_REPLICA), not one per pod start"
             findings.append(Finding(what="subjects", level="warn", found=f"{subjects:,} subjects in the log", do=do))
-    config = (await patient.stream(CONTROL))["config"]
+    config = (await installation.stream(CONTROL))["config"]
     limits = [field for field in ("max_age", "max_bytes", "max_msgs") if int(config.get(field) or 0) > 0]
     if limits:
         do = f"take the limit off {CONTROL} (`nats stream edit`): a rebuild needs every override and policy"
@@ -88,10 +88,10 @@ async def hours(patient: Installation) -> list[Finding]:
     return findings
 
 
-async def acts(patient: Installation) -> list[Finding]:
+async def acts(installation: Installation) -> list[Finding]:
     """Whether what operators decided gets into the log, without which it is not in force."""
     found = ControlLag()
-    await found.see(patient.client)
+    await found.see(installation.client)
     if found.waiting_s < WAIT_MAX_S:
         return [Finding(what="acts", level="ok", found="the log has all of them")]
     said = f"an act or a policy has been stored for {seconds(found.waiting_s)} and is not in force: the log has it not"
@@ -99,13 +99,13 @@ async def acts(patient: Installation) -> list[Finding]:
     return [Finding(what="acts", level="bad", found=said, do=do)]
 
 
-async def _held(patient: Installation, name: str, info: dict[str, Any]) -> tuple[str, bool]:
+async def _held(installation: Installation, name: str, info: dict[str, Any]) -> tuple[str, bool]:
     """What a stream holds in words, and whether that is less than a day's."""
     state, config = info["state"], info["config"]
     per_s, size = 0.0, 0.0
     found = f"{state['messages']} events"
     if state["messages"] >= 2:
-        api = JetStreamApi(patient.client, timeout_s=REQUEST_S)
+        api = JetStreamApi(installation.client, timeout_s=REQUEST_S)
         back = await api.message_at(name, max(state["first_seq"], state["last_seq"] - RATE_WINDOW), or_next=True)
         assert back is not None
         span_s = max((parse_rfc3339(info["ts"]) * 1_000_000 - back.time_ns) / 1e9, 1.0)
@@ -127,9 +127,9 @@ def hours_held(per_s: float, event_bytes: float, config: dict[str, Any]) -> tupl
     return min(limits, default=(None, ""))
 
 
-async def dead(patient: Installation) -> list[Finding]:
+async def dead(installation: Installation) -> list[Finding]:
     """Events that could not be read, and whether there were any lately."""
-    state = (await patient.stream(DEAD))["state"]
+    state = (await installation.stream(DEAD))["state"]
     count = state["messages"]
     if not count:
         return [Finding(what="unreadable events", level="ok", found="none")]
@@ -142,9 +142,9 @@ async def dead(patient: Installation) -> list[Finding]:
     return [Finding(what="unreadable events", level="warn" if lately else "note", found=said, do=do)]
 
 
-async def fold_versions(patient: Installation) -> list[Finding]:
+async def fold_versions(installation: Installation) -> list[Finding]:
     """Snapshots of another fold version: a start cannot begin from them, and rebuilds from the log."""
-    found = Counter(one.info.fold for one in await list_snapshots(patient.client, patient.names))
+    found = Counter(one.info.fold for one in await list_snapshots(installation.client, installation.names))
     if not found or set(found) == {FOLD_VERSION}:
         return []
     others = ", ".join(f"{count} of version {fold}" for fold, count in sorted(found.items()) if fold != FOLD_VERSION)

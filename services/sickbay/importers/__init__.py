@@ -1,1 +1,4 @@
-"""History of other systems as a log file: `sickbay import FORMAT FILE -o OUT` (docs/import.md)."""
+"""History of other systems as a log file: `sickbay import FORMAT FILE -o OUT` (docs/import.md).
+
+May import the ground and `log`.
+"""

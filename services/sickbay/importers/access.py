@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from ..control.acts import ActRefused
+from ..invalid import InvalidValue
 from .calls import Call, NotACall, RowRefused
 from .fields import Setup
 from .values import duration_ms, time_ms
@@ -38,7 +38,7 @@ _LISTED: Final = r"([^\s,]*(?:,[^\s,]+|(?:,| :) [^\s,]+)*)"
 
 
 def nginx(line: str, setup: Setup) -> Call:
-    """The call that a line of nginx tells of. Raises `RowRefused`, `NotACall`, `ActRefused`."""
+    """The call that a line of nginx tells of. Raises `RowRefused`, `NotACall`, `InvalidValue`."""
     row = _apart(line, setup.template or NGINX, "nginx")
     status = row.get("upstream_status", row.get("status"))
     return _call({**row, "status": status, "status_told": row.get("status")}, setup, _nginx_rest)
@@ -56,7 +56,7 @@ def _nginx_rest(row: dict[str, Any], found: Call) -> None:
 
 
 def envoy(line: str, setup: Setup) -> Call:
-    """The call that a line of Envoy tells of. Raises `RowRefused`, `NotACall`, `ActRefused`."""
+    """The call that a line of Envoy tells of. Raises `RowRefused`, `NotACall`, `InvalidValue`."""
     row = _apart(line, setup.template or ENVOY, "envoy")
     return _call({**row, "status": row.get("RESPONSE_CODE")}, setup, _envoy_rest)
 
@@ -108,12 +108,12 @@ def _pattern(template: str, proxy: str) -> tuple[re.Pattern[str], tuple[str, ...
         pattern += re.escape(template[at : found.start()])
         after = template[found.end() : found.end() + 1]
         if at and found.start() == at:
-            raise ActRefused("--log-format", template, "a format string with some text between its variables")
+            raise InvalidValue("--log-format", template, "a format string with some text between its variables")
         names.append(next(group for group in found.groups() if group))
         pattern += rf"([^{re.escape(after)}]*)" if after not in ("", " ") else _LISTED
         at = found.end()
     if not names:
-        raise ActRefused(
+        raise InvalidValue(
             "--log-format", template, f"a format string of {proxy}, such as {NGINX if proxy == 'nginx' else ENVOY}"
         )
     return re.compile(pattern + re.escape(template[at:])), tuple(names)

@@ -17,7 +17,7 @@ import msgspec
 
 from sickbay_events import provider_of
 
-from ..control.acts import ActRefused
+from ..invalid import InvalidValue
 from .calls import ERRORS, Call, RowRefused
 from .values import duration_ms, status_value, text_of, time_ms, truth
 
@@ -172,7 +172,7 @@ def read_setup(
     zone: tzinfo = UTC,
     template: str | None = None,
 ) -> Setup:
-    """What the options say; later ones win. Raises `ActRefused`, OSError for a map file that cannot be read."""
+    """What the options say; later ones win. Raises `InvalidValue`, OSError for a map file that cannot be read."""
     found: dict[str, list[Column]] = {}
     fixed, names = dict[str, str](), dict[str, str]()
     for text in maps:
@@ -192,15 +192,15 @@ def _read_file(path: Path, found: dict[str, list[Column]], fixed: dict[str, str]
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ActRefused("--map", str(path), f"a TOML file ({error})") from error
+        raise InvalidValue("--map", str(path), f"a TOML file ({error})") from error
     if extra := sorted(set(data) - {"fields", "set", "rename"}):
-        raise ActRefused(f"{path}: {extra[0]}", data[extra[0]], "the tables [fields], [set] and [rename]")
+        raise InvalidValue(f"{path}: {extra[0]}", data[extra[0]], "the tables [fields], [set] and [rename]")
     for field, value in data.get("fields", {}).items():
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, dict) and set(one) <= {"column", "match"} and isinstance(one.get("column"), str):
                 one = one["column"] + (f"~{one['match']}" if "match" in one else "")
             if not isinstance(one, str):
-                raise ActRefused(
+                raise InvalidValue(
                     f"{path}: fields.{field}", one, 'a column, a list of them or {column = "…", match = "…"}'
                 )
             found.setdefault(_known(field), []).append(_column(field, one))
@@ -210,22 +210,22 @@ def _read_file(path: Path, found: dict[str, list[Column]], fixed: dict[str, str]
 
 def _known(field: str) -> str:
     if field not in USUAL:
-        raise ActRefused("--map", field, ACCEPTED)
+        raise InvalidValue("--map", field, ACCEPTED)
     return field
 
 
 def _column(field: str, text: str) -> Column:
     name, mark, pattern = text.partition("~")
     if not name:
-        raise ActRefused("--map", f"{field}={text}", ACCEPTED)
+        raise InvalidValue("--map", f"{field}={text}", ACCEPTED)
     try:
         return Column(name, re.compile(pattern) if mark else None)
     except re.error as error:
-        raise ActRefused("--map", f"{field}={text}", f"a regular expression ({error})") from error
+        raise InvalidValue("--map", f"{field}={text}", f"a regular expression ({error})") from error
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:
     name, mark, value = text.partition("=")
     if not mark or not name or not value:
-        raise ActRefused(option, text, "NAME=VALUE")
+        raise InvalidValue(option, text, "NAME=VALUE")
     return name, value

@@ -89,7 +89,7 @@ def import_file(
 ) -> Imported:
     """Import; `out` None is a dry run, which writes nothing. `rejects` is written if there are any.
 
-    Raises `FileExistsError` for a name that is taken, `OSError`, `ActRefused` for a map that cannot be.
+    Raises `FileExistsError` for a name that is taken, `OSError`, `InvalidValue` for a map that cannot be.
     """
     for path in (out, rejects):
         if path is not None and str(path) != "-" and path.exists():

@@ -1,23 +1,18 @@
-"""The control stream beside the log: what of it the log has lost, and a policy file that seeds an empty log."""
+"""The control stream beside the log: the acts and policies whose copies the log has lost."""
 
 from __future__ import annotations
 
-import logging
-import secrets
 from typing import Final
 
-import msgspec
 from nats.aio.client import Client
 
-from sickbay_events import DerivedEvent, Poison, Policy, PolicyChanged, decode, encode, read_subject
+from sickbay_events import DerivedEvent, Poison, Policy, PolicyChanged, decode, read_subject
 from sickbay_events.codec import POLICY_SUBJECT
-from sickbay_events.policy import policy_differences
 from sickbay_projections import Fleet, Recorded
 
 from ..bus.jetstream import JetStreamApi, StoredMessage
 from ..bus.topology import CONTROL, LOG, OVERRIDE_PREFIX
 
-_log = logging.getLogger("sickbay.projector")
 _REQUEST_S: Final = 5.0
 
 
@@ -80,36 +75,3 @@ async def _first_copied(request: JetStreamApi, first_seq: int) -> int | None:
         if copy is not None and copy.source_seq:
             found.append(copy.source_seq)
     return min(found, default=None)
-
-
-def in_shadow(policy: Policy) -> Policy:
-    """The policy with no rule enforced."""
-    return msgspec.structs.replace(policy, shadow=msgspec.structs.replace(policy.shadow, all=True))
-
-
-async def seed_policy(client: Client, policy: Policy, *, shadow: bool = False, fresh: bool = False) -> bool:
-    """Write a file's policy into a log that has never held anything; True if it was written.
-
-    `fresh`: the caller has just made the log, so it seeds the file even if events have reached the log since.
-    `shadow`: a log that has events, but never had a policy, gets the defaults in shadow; the file changes nothing
-    there. Compares and sets, so of several that start at once one writes. Raises `BusError`, `nats.errors.Error`.
-    """
-    request = JetStreamApi(client, timeout_s=_REQUEST_S)
-    if not fresh and ((await request.stream_at(LOG)).last_seq or (await request.stream_at(CONTROL)).last_seq):
-        if not shadow or await request.message_at(CONTROL, 1, or_next=True, subject=POLICY_SUBJECT) is not None:
-            return False
-        policy = in_shadow(Policy())
-    actor, reason = ("--shadow", "a first week in shadow") if shadow else ("policy file", "seed of an empty log")
-    event = PolicyChanged(policy=policy.to_data(), actor=actor, reason=reason)
-    reply = await client.request(
-        POLICY_SUBJECT,
-        encode(event),
-        timeout=_REQUEST_S,
-        headers={"Nats-Expected-Last-Subject-Sequence": "0", "Nats-Msg-Id": secrets.token_hex(12)},
-    )
-    return "error" not in msgspec.json.decode(reply.data, type=dict)
-
-
-def differing_keys(file: Policy, log: Policy) -> list[str]:
-    """Dotted keys in which a file's policy differs from the one in force."""
-    return [key for key, _, _ in policy_differences(log, file)]

@@ -1,22 +1,19 @@
-"""Metrics for Prometheus: of the services (`exposition`), and of a router (`collector`).
-
-    body, content_type = await exposition(services, accept)            # GET /metrics
+"""Metrics for Prometheus: the table of all metrics, samples of a router, their text.
 
     prometheus_client.REGISTRY.register(sickbay.metrics.collector(sb))  # in a router, for its own endpoint
 
-All is read from the state at the moment it is asked for, so that a restart tells nothing that is not so. Needs
-prometheus-client, which is imported when it is used.
+Values are read at scrape time, so a restart never reports stale ones. Needs prometheus-client, which is imported when
+it is used. The services' own samples live in service/. May import the ground, `bus`, `view`, `router`, `sync` and
+`projections`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from ..service.samples import build_sample, look_at, service_samples
 from .router import RouterSamples, link_samples, mirror_samples
-from .sample import Histogram, Sample
+from .sample import Histogram, Sample, build_sample
 from .table import API, ROUTER, SERVICES, Metric
 
 if TYPE_CHECKING:
@@ -24,32 +21,11 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from ..bus.link import Link
-    from ..config import Settings
     from ..router.client import Sickbay
-    from ..service.app import Services
     from ..sync import SyncSickbay
     from ..view.entries import View
 
-__all__ = ["API", "ROUTER", "SERVICES", "Metric", "api_exposition", "collector", "exposition", "refused_scrape"]
-
-
-async def exposition(services: Services, accept: str = "") -> tuple[bytes, str]:
-    """The services' metrics as (body, content type): OpenMetrics where the Accept header asks for it, else Prometheus
-    text. To be called in the services' event loop, in which the fold goes on meanwhile."""
-    found = list(service_samples(services, await look_at(services)))
-    return await asyncio.to_thread(_written, SERVICES, lambda: found, accept)
-
-
-def refused_scrape(scope: Mapping[str, Any], settings: Settings) -> bytes:
-    """Why a request is not answered where no token can be checked, empty where it is: this machine may ask, by a name
-    of its own, since any web page can have its name resolve to 127.0.0.1."""
-    from ..doctor.finding import is_loopback  # a router has no use for it
-
-    host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-    peer, *_ = scope.get("client") or ("",)
-    if settings.http_anonymous == "read" or (is_loopback(peer) and is_loopback(host.rpartition(":")[0] or host)):
-        return b""
-    return b"no token can be checked here, so only this machine is answered, unless SICKBAY_HTTP_ANONYMOUS=read"
+__all__ = ["API", "ROUTER", "SERVICES", "Metric", "api_exposition", "collector", "write_exposition"]
 
 
 async def api_exposition(link: Link, mirror: View, accept: str = "") -> tuple[bytes, str]:
@@ -60,10 +36,13 @@ async def api_exposition(link: Link, mirror: View, accept: str = "") -> tuple[by
         yield from link_samples(link)
         yield from mirror_samples(mirror)
 
-    return _written(API, samples, accept)
+    return write_exposition(API, samples, accept)
 
 
-def _written(table: tuple[Metric, ...], samples: Callable[[], Iterable[Sample]], accept: str) -> tuple[bytes, str]:
+def write_exposition(
+    table: tuple[Metric, ...], samples: Callable[[], Iterable[Sample]], accept: str
+) -> tuple[bytes, str]:
+    """Samples as (body, content type): OpenMetrics where the Accept header asks for it, else Prometheus text."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
 

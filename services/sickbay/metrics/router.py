@@ -12,8 +12,7 @@ from sickbay_projections.entries import REASONS
 from ..bus.publish import Blocked
 from ..router.client import Sickbay
 from ..router.errors import Reason
-from ..service.samples import build_sample
-from .sample import Sample, samples_by_label
+from .sample import Sample, build_sample, samples_by_label
 from .table import OTHER
 
 if TYPE_CHECKING:

@@ -1,10 +1,15 @@
-"""One sample of a metric, whoever tells it; nothing in here knows of Prometheus."""
+"""One sample of a metric; nothing in here knows of Prometheus."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Final, NamedTuple
+
+from sickbay_projections import FOLD_VERSION
+
+from .table import BUILD
 
 BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
@@ -51,3 +56,8 @@ def samples_by_label(name: str, counts: Mapping[str, int], known: Sequence[str],
         at = label if label in told or not other else other
         told[at] = told.get(at, 0) + count
     return [Sample(name, value, (label,)) for label, value in told.items()]
+
+
+def build_sample() -> Sample:
+    """The version of this process."""
+    return Sample(BUILD.name, 1, (version("sickbay"), str(FOLD_VERSION)))

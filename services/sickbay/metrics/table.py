@@ -50,7 +50,7 @@ SERVICES: Final = (
     Metric("sickbay_projector_mends_total", "counter", "Entries of the view that differed from the state."),
     Metric("sickbay_projector_snapshot_sequence", "gauge", "Log sequence of the newest snapshot of this process."),
     Metric("sickbay_projector_transitions_waiting", "gauge", "Derived events not known to be published."),
-    Metric("sickbay_checkpoint_age_seconds", "gauge", "Time since the view's checkpoint moved, whoever writes it."),
+    Metric("sickbay_checkpoint_age_seconds", "gauge", "Time since the view's checkpoint moved, by any writer."),
     Metric(
         "sickbay_acts_waiting_seconds",
         "gauge",

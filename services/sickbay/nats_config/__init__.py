@@ -1,4 +1,4 @@
 """Files for NATS: accounts and their rights, certificates, server configuration, a compose file.
 
-May import the ground, `bus` and `control`.
+May import the ground and `bus`.
 """

@@ -3,11 +3,11 @@
 compose.env            what compose itself asks for: docker compose --env-file DIR/compose.env up
 outside/ROLE.env       a role's environment for a process outside of the containers
 prober/probes.toml     targets to probe, and prober/keys.env the keys it names: to be filled in, never overwritten
-api/tokens.toml        who may use the HTTP interface, as digests
+api/tokens.toml        the tokens of the HTTP interface, as digests
 tokens/NAME            those tokens in clear, one a file, for their owners
 prometheus/token       the token with which Prometheus reads /metrics
 grafana.env            Grafana's first password
-store/nats-N/          the streams of a server, owned by who made the folder, as whom the servers run
+store/nats-N/          the streams of a server, owned by the user that made the folder, as which the servers run
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import secrets
 from collections.abc import Iterator
 from typing import Final
 
+from .plan import PUBLIC, SECRET, Plan, nodes, outside, role_environment
 from .roles import Role
-from .write import PUBLIC, SECRET, Plan, nodes, outside, role_environment
 
 TOKENS: Final = {
     "operator": ("report", "read", "operate"),

@@ -1,10 +1,10 @@
-"""Who may do what on NATS: one table of roles, each with no more than its work needs.
+"""Rights on NATS: one table of roles, each with no more than its work needs.
 
-A publisher on NATS names the subject on which it wants the answer, and whoever answers publishes there, whatever
-the asker's own permissions say. In one account with the streams a router could have a stored message, or an
-acknowledgement, written onto the view or among an operator's acts (tried). So the streams, and those who must be
-trusted with them, stand in one account; everybody else stands in another and imports single subjects. There an
-answer goes to a subject of the asker's own account, where nothing listens but the asker.
+A publisher on NATS names the subject for the answer, and the responder publishes there, whatever the publisher's own
+permissions say. In one account with the streams a router could have a stored message, or an acknowledgement, written
+onto the view or among an operator's acts (tried). So the streams and the trusted roles are in one account. All other
+roles are in another and import single subjects: there an answer goes to a subject of their own account, where only they
+listen.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def has_many_answers(subject: str) -> bool:
 
 
 def consumers(*streams: str) -> tuple[str, ...]:
-    """What reading streams by consumers takes. Only for who is trusted: a consumer delivers where its maker says."""
+    """What reading streams by consumers takes. For trusted roles only: a consumer delivers to any subject."""
     return tuple(
         f"$JS.API.CONSUMER.{verb}.{stream}.>" for stream in streams for verb in ("CREATE", "INFO", "DELETE", "MSG.NEXT")
     )
@@ -220,7 +220,7 @@ def roles(routers: tuple[str, ...] = (), views: tuple[str, ...] = ()) -> tuple[R
     """Every role of an installation: with names of routers one for each of them, else one for all.
 
     `views`: names of views beside the one without a name, which they may then use in the same way. Raises
-    `ViewRefused`.
+    `InvalidValue`.
     """
     fleet = tuple(router_role(name) for name in routers) or (router_role(),)
     found = (*fleet, PROBER, SERVICES, HISTORIAN, HTTP_API, OPERATOR, READER, SYSTEM_USER)

@@ -109,7 +109,7 @@ class Facts(Protocol):
 
     @property
     def seq(self) -> int:
-        """The log sequence that is folded."""
+        """The last log sequence that is folded."""
         ...
 
     def now_ms(self) -> int:
@@ -121,7 +121,8 @@ class Facts(Protocol):
         ...
 
     async def document(self, target: Target) -> dict[str, Any]:
-        """What the fold knows of it; empty if that is nothing, None as well as absent is never."""
+        """The fold's document of the target; {} if the fold has no state for it. A value of None means the same as a
+        missing key: never."""
         ...
 
 
@@ -227,8 +228,8 @@ class Prober:
                 _log.exception("a probe of %s %s failed", probe.target.provider, probe.target.model)
 
     async def _evidence_ms(self, target: Target) -> int:
-        """Log time of the newest call or passed probe of a target, whoever made it; 0 if there was none, now if
-        nobody tells: what may be called without one is not probed."""
+        """Log time of the newest call or passed probe of a target, by any replica. 0 if there was none. Now if nothing
+        answers, because a target is not probed without need."""
         try:
             found = await self._facts.document(target)
         except (nats.errors.Error, OSError, ValueError):

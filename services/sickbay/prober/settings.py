@@ -26,7 +26,8 @@ from sickbay_events import NameRefused, Target, provider_of
 from sickbay_events.names import at_machine
 from sickbay_events.redact import MARK, looks_secret
 
-from ..tomlfile import REFERENCE, FileRefused, read_table
+from ..invalid import InvalidValue
+from ..tomlfile import REFERENCE, read_table
 
 Family: TypeAlias = Literal["openai-chat", "anthropic", "gemini", "ollama"]
 Level: TypeAlias = Literal["readiness", "liveness"]
@@ -46,10 +47,6 @@ _PATHS: Final[dict[Family, str]] = {
     "ollama": "/api/chat",
 }
 _OWN_HEADERS: Final[dict[Family, dict[str, str]]] = {"anthropic": {"anthropic-version": "2023-06-01"}}
-
-
-class ProbeRefused(FileRefused):
-    """A value of the probes' file, or of the command, that is not accepted."""
 
 
 class ProbeTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,14 +107,14 @@ def read_probes(
 ) -> tuple[ProbeSettings, list[Probe]]:
     """A probes' file, every value of it checked. `machine` is added to loopback providers, as routers do.
 
-    Raises `ProbeRefused`; for text that is no TOML its key is `(file)`.
+    Raises `InvalidValue`; for text that is no TOML its key is `(file)`.
     """
-    found = read_table(text, "probe", ProbeSettings, ProbeRefused, "[[probe.target]]")
+    found = read_table(text, "probe", ProbeSettings, "[[probe.target]]")
     made = [made_probe(one, found, f"probe.target[{at}]", machine, environ) for at, one in enumerate(found.target)]
     seen: set[Target] = set()
     for at, probe in enumerate(made):
         if probe.target in seen:
-            raise ProbeRefused(
+            raise InvalidValue(
                 f"probe.target[{at}]", f"{probe.target.provider} {probe.target.model}", "each target once"
             )
         seen.add(probe.target)
@@ -127,19 +124,19 @@ def read_probes(
 def made_probe(
     one: ProbeTarget, probes: ProbeSettings, path: str = "", machine: str = "", environ: Mapping[str, str] | None = None
 ) -> Probe:
-    """A target with its requests made. Raises `ProbeRefused` naming the field, under `path`."""
+    """A target with its requests made. Raises `InvalidValue` naming the field, under `path`."""
     path = f"{path}." if path else ""
     url = urlsplit(one.base_url)
     if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
-        raise ProbeRefused(f"{path}base_url", one.base_url, "a URL such as https://openrouter.ai/api/v1")
+        raise InvalidValue(f"{path}base_url", one.base_url, "a URL such as https://openrouter.ai/api/v1")
     if "@" in url.netloc:
-        raise ProbeRefused(f"{path}base_url", MARK, "a URL without user and password")
+        raise InvalidValue(f"{path}base_url", MARK, "a URL without user and password")
     headers = {**_OWN_HEADERS.get(one.family, {}), **_resolved(one.headers, f"{path}headers", environ)}
     target = Target(at_machine(one.provider or provider_of(one.base_url), machine), one.model)
     try:
         _ = target.key
     except NameRefused as error:
-        raise ProbeRefused(f"{path}{error.field}", error.value[:80], error.accepted) from error
+        raise InvalidValue(f"{path}{error.field}", error.value[:80], error.accepted) from error
     base = one.base_url.rstrip("/")
     path_of = _PATHS[one.family].replace("{model}", quote(one.model, safe=""))
     body = json.dumps(_body(one)).encode()
@@ -178,16 +175,16 @@ def _resolved(headers: Mapping[str, str], path: str, environ: Mapping[str, str] 
     for name, value in headers.items():
         is_reference = REFERENCE.search(value) is not None
         if not is_reference and (name.lower() in _SECRET_HEADERS or looks_secret(value)):
-            raise ProbeRefused(f"{path}.{name}", MARK, "a reference such as 'Bearer env:NAME', never the secret itself")
+            raise InvalidValue(f"{path}.{name}", MARK, "a reference such as 'Bearer env:NAME', never the secret itself")
         for missing in (found for found in REFERENCE.findall(value) if not known.get(found)):
-            raise ProbeRefused(f"{path}.{name}", f"env:{missing}", "the name of an environment variable that is set")
+            raise InvalidValue(f"{path}.{name}", f"env:{missing}", "the name of an environment variable that is set")
         made[name] = REFERENCE.sub(lambda found: known[found[1]], value)
         try:
             made[name].encode("latin-1")
         except UnicodeEncodeError:
-            raise ProbeRefused(f"{path}.{name}", MARK, "characters that an HTTP header may have") from None
+            raise InvalidValue(f"{path}.{name}", MARK, "characters that an HTTP header may have") from None
         if any(ord(character) < 32 for character in name + made[name]):
-            raise ProbeRefused(f"{path}.{name}", MARK, "one line")
+            raise InvalidValue(f"{path}.{name}", MARK, "one line")
     return made
 
 

@@ -1,4 +1,7 @@
-"""The projector: one folds and writes, the others fold along and stand by."""
+"""The projector: the service that folds the log. One of several writes what follows, the others stand by.
+
+May import the ground, `bus`, `view`, `log`, `control`, `metrics` and `projections`.
+"""
 
 from __future__ import annotations
 

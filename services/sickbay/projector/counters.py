@@ -1,4 +1,4 @@
-"""What a projector counts for its metrics, outside of the fold: by chunks, so that an event costs nothing."""
+"""What a projector counts for its metrics, outside of the fold: by chunk, so that an event costs almost nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..metrics.sample import Histogram
 
 
 class Counters:
-    """Counts since the process was up with the log: what it read before that is a replay of what others counted."""
+    """Counts since the projector caught up with the log: other processes counted what it replayed before that."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -23,8 +23,8 @@ class Counters:
         self.is_live = False
 
     def count(self, batch: DecodedBatch, bad: Sequence[str], others: int, passed_over: Mapping[int, str]) -> None:
-        """Take the outcomes of a batch: `bad` are the kinds of those that are not ok, `others` are no outcomes,
-        `passed_over` says what the fold left out, by sequence."""
+        """Count the outcomes of a batch. `bad`: the kinds of those that are not ok. `others`: how many events are no
+        outcomes. `passed_over`: why the fold left an event out, by sequence."""
         if not self.is_live:
             return
         if passed_over and "repeated" in passed_over.values():
@@ -36,7 +36,7 @@ class Counters:
         if bad:
             self.outcomes.update(bad)
 
-    def told(self, derived: Iterable[DerivedEvent]) -> None:
-        """Take what followed from a batch."""
+    def count_derived(self, derived: Iterable[DerivedEvent]) -> None:
+        """Count what followed from a batch."""
         if self.is_live:
             self.transitions.update((str(event.__struct_config__.tag), event.rule) for event in derived)

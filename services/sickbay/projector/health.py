@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from ..log.control import differing_keys
+from ..control.policies import differing_keys
 from ..log.snapshots import compression
-
-if TYPE_CHECKING:
-    from .loop import Projector
+from .state import ProjectorState
 
 Phase: TypeAlias = Literal["starting", "catching_up", "standby", "writing", "stopped"]
+CURRENT_PHASES: Final = ("standby", "writing")
+"""Phases in which the state is whole up to the log's end, so that questions can be answered from it."""
 
 
 class ProjectorHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """One projector as it stands now. Counts are since the process started."""
+    """One projector as it is now. Counts are since the process started."""
 
     name: str
     """Name and boot."""
@@ -32,13 +32,13 @@ class ProjectorHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Events in the log that are not folded yet, as last heard."""
     log_created: str
     writer: str
-    """Who holds the checkpoint, as seen in the view; empty if nobody."""
+    """The holder of the checkpoint, as seen in the view; empty if there is none."""
     checkpoint_age_s: float
     acts_waiting_s: float
-    """How long the oldest operator's act or policy that NATS has not passed on to the log has waited; 0: none does.
-    Told by the writer alone."""
+    """How long the oldest operator's act or policy has waited for NATS to pass it on to the log; 0: none waits.
+    Only the writer looks."""
     differs: bool
-    """A standby whose state differs from the writer's: it reloads and takes over nothing until then."""
+    """This standby's state differs from the writer's: it is built anew, and takes over nothing until then."""
     policy_seq: int
     policy_differs: list[str]
     """Keys in which the file given to this process differs from the policy in force."""
@@ -48,7 +48,7 @@ class ProjectorHealth(msgspec.Struct, frozen=True, kw_only=True):
     folded: int
     poison: dict[str, int]
     gaps: int
-    """Sequences that the log no longer has inside."""
+    """Sequences missing between events that the log has."""
     puts: int
     puts_refused: int
     mends: int
@@ -63,37 +63,37 @@ class ProjectorHealth(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str
 
 
-def health_of(p: Projector, phase: Phase) -> ProjectorHealth:
+def health_of(state: ProjectorState, phase: Phase) -> ProjectorHealth:
     """How this projector is doing now."""
-    checkpoint = p.view.checkpoint
+    checkpoint = state.view.checkpoint
     return ProjectorHealth(
-        name=p.me,
+        name=state.me,
         phase=phase,
-        is_writer=p.is_writer,
-        connected=p.link.client is not None,
-        seq=p.fleet.seq,
-        time_ms=p.fleet.time_ms,
-        lag=p.lag,
-        log_created=p.log.created_at,
+        is_writer=state.is_writer,
+        connected=state.link.client is not None,
+        seq=state.fleet.seq,
+        time_ms=state.fleet.time_ms,
+        lag=state.lag,
+        log_created=state.log.created_at,
         writer=checkpoint.writer if checkpoint is not None else "",
-        checkpoint_age_s=round(time.monotonic() - p.view.moved_s, 3),
-        acts_waiting_s=round(p.keeper.acts.waiting_s, 3),
-        differs=p.differs,
-        policy_seq=p.fleet.policy_seq,
-        policy_differs=differing_keys(p.file, p.fleet.policy) if p.file else [],
-        rebuilds=p.rebuilds,
-        last_rebuild=p.last_rebuild,
-        folded=p.folded,
-        poison=dict(p.dead.counts),
-        gaps=p.gaps,
-        puts=p.writer.puts,
-        puts_refused=p.writer.refused,
-        mends=p.writer.mends,
-        view_loads=p.view.loads,
-        transitions=p.transitions.published,
-        transitions_waiting=p.transitions.waiting,
-        dead_letters=p.dead.noted,
-        snapshot_seq=p.keeper.snapshot_seq,
+        checkpoint_age_s=round(time.monotonic() - state.view.moved_s, 3),
+        acts_waiting_s=round(state.control_lag.waiting_s, 3),
+        differs=state.differs,
+        policy_seq=state.fleet.policy_seq,
+        policy_differs=differing_keys(state.policy_file, state.fleet.policy) if state.policy_file else [],
+        rebuilds=state.rebuilds,
+        last_rebuild=state.last_rebuild,
+        folded=state.folded,
+        poison=dict(state.dead.counts),
+        gaps=state.gaps,
+        puts=state.writer.puts,
+        puts_refused=state.writer.refused,
+        mends=state.writer.mends,
+        view_loads=state.view.loads,
+        transitions=state.transitions.published,
+        transitions_waiting=state.transitions.waiting,
+        dead_letters=state.dead.noted,
+        snapshot_seq=state.snapshot_seq,
         snapshot_compression=compression(),
-        last_error=p.last_error,
+        last_error=state.last_error,
     )

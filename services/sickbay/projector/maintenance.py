@@ -1,7 +1,7 @@
-"""What a projector looks after beside the log: connection, view, the writer's part, snapshots.
+"""Background work of a projector: connection, view, writer election, snapshots.
 
-The keeper wakes when something happened and otherwise 20 times a second; the checkpoint has a task of its own,
-so that nothing that takes long keeps it waiting.
+The maintenance wakes when something happened and otherwise 20 times a second. The checkpoint has a task of its own, so
+that nothing slow delays it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from nats.aio.client import Client
@@ -23,27 +24,24 @@ from ..bus.topology import LOG, TRANSITIONS, ensure
 from ..bus.transient import TRANSIENT_ERRORS
 from ..log import snapshots
 from ..throttled import Throttled
-from .control_lag import ControlLag
+from .state import ProjectorState
 from .writer import CHECKPOINT_EVERY_S
-
-if TYPE_CHECKING:
-    from .loop import Projector
 
 _log = logging.getLogger("sickbay.projector")
 
 TICK_S: Final = 0.05
 RETRY_S: Final = 0.05
 OVERSLEPT_S: Final = 0.5
-"""A tick that comes this late says that the process stood still: what came meanwhile is not read yet."""
+"""A tick this late shows that the process stood still, so that what arrived meanwhile is not read yet."""
 SILENT_S: Final = 3.0
-"""A checkpoint that has not moved for so long may be claimed by somebody else."""
+"""A standby may claim a checkpoint that has not moved for so long."""
 ENSURE_EVERY_S: Final = 0.5
 LOOK_EVERY_S: Final = 10.0
-"""A writer that has nothing to tell looks this often whether what it told still stands."""
+"""A writer with nothing to publish checks this often that what it published still stands."""
 CATCH_UP_S: Final = 5.0
 HASH_EVERY_S: Final = 0.25
 UNWRITTEN_S: Final = 5.0
-"""A writer whose checkpoint has not moved for so long says so, and again every `UNWRITTEN_AGAIN_S`."""
+"""A writer warns when its checkpoint has not moved for so long, and again every `UNWRITTEN_AGAIN_S`."""
 UNWRITTEN_AGAIN_S: Final = 30.0
 SNAPSHOT_EVENTS: Final = 50_000
 SNAPSHOT_EVERY_S: Final = 30.0
@@ -52,42 +50,34 @@ HAND_OVER_S: Final = 2.0
 REQUEST_S: Final = 2.0
 
 
-class Keeper:
-    """Looks after one projector's connection and its writer's part."""
+class Maintenance:
+    """Looks after one projector's connection and its writer's part.
 
-    def __init__(self, projector: Projector, *, snapshots: bool) -> None:
-        self.ensure_wanted = False
-        self.snapshot_seq = 0
-        self.live = False
-        """Everything in the bucket was compared since the checkpoint was claimed."""
-        self.acts = ControlLag()
-        self._p = projector
+    rebuild     drops the state and begins anew; its argument says why
+    snapshots   whether to store any
+    """
+
+    def __init__(self, state: ProjectorState, *, rebuild: Callable[[str], None], snapshots: bool) -> None:
+        self._state = state
+        self._rebuild = rebuild
         self._snapshots = snapshots
+        self._ensure_wanted = False
         self._snapshot_s = time.monotonic()
         self._storing: asyncio.Task[None] | None = None
-        self._woken = asyncio.Event()
-        self._claim = asyncio.Event()
         self._ticked = asyncio.Event()
         self._checkpoints: asyncio.Task[None] | None = None
         self._client: Client | None = None
         self._reconnects = 0
         self._compared = False
         self._differed: tuple[int, str] | None = None
-        """Mark and digest of a writer for whose sake the state was built anew: once is enough."""
+        """Mark and digest of the writer that caused the last rebuild: once for each is enough."""
         self._ensured_s = 0.0
         self._unwritten_lines = Throttled(UNWRITTEN_AGAIN_S)
         self._hashed_s = self._looked_s = 0.0
 
-    def wake(self) -> None:
-        """Something is to be done now."""
-        self._woken.set()
-
-    def claim_now(self) -> None:
-        """Entries wait for a fresh claim."""
-        self._claim.set()
-
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
+        state = self._state
         self._checkpoints = asyncio.create_task(self._keep_checkpoint(), name="sickbay-projector-checkpoint")
         acts = asyncio.create_task(self._keep_acts(), name="sickbay-projector-acts")
         last_s = time.monotonic()
@@ -95,14 +85,14 @@ class Keeper:
             while True:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(TICK_S):
-                        await self._woken.wait()
-                self._woken.clear()
+                        await state.woken.wait()
+                state.woken.clear()
                 now_s = time.monotonic()
                 try:
-                    await self._p.while_connected(self._tick(overslept=now_s - last_s > OVERSLEPT_S))
+                    await state.while_connected(self._tick(overslept=now_s - last_s > OVERSLEPT_S))
                 except TRANSIENT_ERRORS as error:
-                    self._p.say(error)
-                    self.ensure_wanted = True
+                    state.note_error(error)
+                    self._ensure_wanted = True
                     await asyncio.sleep(RETRY_S)
                 self._ticked.set()
                 last_s = time.monotonic()
@@ -113,48 +103,48 @@ class Keeper:
                     await asyncio.wait([task])
 
     async def _keep_checkpoint(self) -> None:
-        p = self._p
+        """While writing, renew the checkpoint at its pace, or at once when entries wait for a fresh claim."""
+        state = self._state
         while True:
             wait_s = CHECKPOINT_EVERY_S
-            if p.is_writer:
+            if state.is_writer:
                 began_s = time.monotonic()
                 try:
-                    if await p.writer.claim(self.checkpoint()):
-                        p.meters.commits.observe(time.monotonic() - began_s)
-                        self.wake_writer()
+                    if await state.writer.claim(self._checkpoint()):
+                        state.counters.commits.observe(time.monotonic() - began_s)
+                        state.writer.pump()  # what waited for the claim goes out
+                        state.woken.set()
                     else:
                         wait_s = RETRY_S
                 except TRANSIENT_ERRORS as error:
-                    p.say(error)
+                    state.note_error(error)
                     wait_s = RETRY_S
                 self._say_unwritten()
-            self._claim.clear()
+            state.claim_now.clear()
             began_s = time.monotonic()
             while (left_s := began_s + wait_s - time.monotonic()) > 0:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left_s):
-                        await self._claim.wait()
-                self._claim.clear()
-                if p.writer.claim_wanted and wait_s == CHECKPOINT_EVERY_S:
+                        await state.claim_now.wait()
+                state.claim_now.clear()
+                if state.writer.claim_wanted and wait_s == CHECKPOINT_EVERY_S:
                     break
 
     async def _keep_acts(self) -> None:
-        """Look now and then whether what operators decided gets into the log: who asks waits on a server."""
-        p = self._p
+        """Look now and then whether operators' acts reach the log: in a task of its own, as each look waits."""
+        state = self._state
         while True:
-            await asyncio.sleep(self.acts.look_in_s)
-            client = p.link.client
-            if not p.is_writer or p.is_beside:
-                self.acts.forget()
+            await asyncio.sleep(state.control_lag.look_in_s)
+            client = state.link.client
+            if not state.is_writer or state.is_beside:
+                state.control_lag.forget()
             elif client is not None:
-                with suppress(
-                    *TRANSIENT_ERRORS
-                ):  # a stream without a leader: what else that means is noticed elsewhere
-                    await self.acts.look(client)
+                with suppress(*TRANSIENT_ERRORS):  # a stream without a leader: the tick notices what else that means
+                    await state.control_lag.look(client)
 
     def _say_unwritten(self) -> None:
-        """Every gate is stale while the checkpoint stands still: that must not pass in silence."""
-        age_s = time.monotonic() - self._p.view.moved_s
+        """Warn while the checkpoint stands still, because every gate is stale then."""
+        age_s = time.monotonic() - self._state.view.moved_s
         if age_s < UNWRITTEN_S or not self._unwritten_lines.due():
             return
         _log.warning(
@@ -163,30 +153,25 @@ class Keeper:
             age_s,
         )
 
-    def wake_writer(self) -> None:
-        """The checkpoint is one's own (again): what waited for it goes out."""
-        self._p.writer.pump()
-        self._woken.set()
-
-    def checkpoint(self, writer: str | None = None) -> Checkpoint:
-        """The checkpoint as of now. It signs the view only as far as it is certain."""
-        p = self._p
-        view, fleet = p.view, p.fleet
-        marked_seq = next(reversed(p.marks), 0)
+    def _checkpoint(self, writer: str | None = None) -> Checkpoint:
+        """The checkpoint as of now, with a digest of the view once the view is known for certain."""
+        state = self._state
+        view, fleet = state.view, state.fleet
+        marked_seq = next(reversed(state.marks), 0)
         checkpoint = Checkpoint(
             seq=fleet.seq,
             time_ms=fleet.time_ms,
-            writer=p.me if writer is None else writer,
+            writer=state.me if writer is None else writer,
             fold=FOLD_VERSION,
             policy_seq=fleet.policy_seq,
-            log_created=p.log.created_at,
-            wrote_ms=p.writer.now_ms(),
-            replicas=fleet.replicas(p.writer.now_ms()),
-            live=self.live,
-            told_seq=p.transitions.told_seq(fleet.seq),
+            log_created=state.log.created_at,
+            wrote_ms=state.writer.now_ms(),
+            replicas=fleet.replicas(state.writer.now_ms()),
+            live=state.is_live,
+            told_seq=state.transitions.told_seq(fleet.seq),
             marked_seq=marked_seq,
-            marked_digest=p.marks.get(marked_seq, ""),
-            pinned=p.pinned,
+            marked_digest=state.marks.get(marked_seq, ""),
+            pinned=state.override_digest,
         )
         if view.loaded and view.map.settled:
             counted = view.map.counted()
@@ -196,209 +181,213 @@ class Keeper:
         return checkpoint
 
     async def _tick(self, *, overslept: bool) -> None:
-        p = self._p
-        client = p.link.client
+        state = self._state
+        client = state.link.client
         if client is None:
             return
-        p.publisher.sweep()
+        state.publisher.sweep()
         await self._attend(client)
-        if p.writer.bucket_gone or self.ensure_wanted or p.interrupted:
+        if state.writer.bucket_gone or self._ensure_wanted or state.is_interrupted:
             await self._ensure(client)
-        if not p.view.loaded:
+        if not state.view.loaded:
             self._compared = False
-            await p.view.load_all(client)
-        if not p.loaded:
+            await state.view.load_all(client)
+        if not state.is_loaded:
             return
         self._hash_ahead()
-        if p.is_writer:
+        if state.is_writer:
             await self._write(client)
             return
-        self.live = self._compared = False
-        if not p.transitions.needs_resync:
-            p.transitions.request_resync()
+        state.is_live = self._compared = False
+        if not state.transitions.needs_resync:
+            state.transitions.request_resync()
         self._heed_writer()
         if overslept:
-            p.view.moved_s = max(p.view.moved_s, time.monotonic())
+            state.view.moved_s = max(state.view.moved_s, time.monotonic())
         if self._may_claim():
             await self._take_over(client)
 
     async def _attend(self, client: Client) -> None:
-        """A new connection: what was under way on the one before is lost, and what the view missed unknown."""
-        p = self._p
+        """Begin anew on a new connection: publishes under way are lost, and the view may have missed changes."""
+        state = self._state
         reconnects = client.stats["reconnects"]
         if client is self._client and reconnects == self._reconnects:
             return
         if client is not self._client:
-            await p.publisher.open(client)
-            await p.view.open(client)
+            await state.publisher.open(client)
+            await state.view.open(client)
         else:
-            p.publisher.lose("connection lost")
-        p.view.loaded = False
-        p.writer.forget()
-        p.transitions.request_resync()
+            state.publisher.lose("connection lost")
+        state.view.loaded = False
+        state.writer.forget()
+        state.transitions.request_resync()
         self._client, self._reconnects = client, reconnects
-        self.ensure_wanted = True
+        self._ensure_wanted = True
 
     async def _ensure(self, client: Client) -> None:
-        """Make the streams that are gone again; each is an output that comes back, or the log itself."""
-        p = self._p
+        """Create again the streams that are gone: outputs that are written anew, or the log itself."""
+        state = self._state
         if time.monotonic() - self._ensured_s < ENSURE_EVERY_S:
             return
         self._ensured_s = time.monotonic()
-        report = await ensure(client, p.limits, p.view.names)
-        self.ensure_wanted = False
-        if p.writer.bucket_gone:
-            p.writer.bucket_gone = False
-            p.writer.forget()
-            p.view.loaded = False
+        report = await ensure(client, state.limits, state.view.names)
+        self._ensure_wanted = False
+        if state.writer.bucket_gone:
+            state.writer.bucket_gone = False
+            state.writer.forget()
+            state.view.loaded = False
         if report.created:
             _log.warning("created streams that were gone: %s", ", ".join(report.created))
 
     # -- as the writer -----------------------------------------------------------------------------------
 
     async def _write(self, client: Client) -> None:
-        p = self._p
+        state = self._state
         if not self._compared:
-            # One's own view may be whole, but what stands in the bucket is wanted with its values.
-            standing = await p.view.load_all(client)
-            if not p.is_writer:
+            # The view that is followed knows hashes only; the comparison needs the values in the bucket.
+            standing = await state.view.load_all(client)
+            if not state.is_writer:
                 return
-            await p.writer.compare_all(standing)
-            p.documents.start(p.fleet)
+            await state.writer.compare_all(standing)
+            state.documents.start(state.fleet)
             self._compared = True
-        if p.transitions.all_told and time.monotonic() - self._looked_s >= LOOK_EVERY_S:
-            p.transitions.request_resync()
-        if p.transitions.needs_resync:
-            await p.transitions.take_over(client)
-            if p.transitions.is_gone:
-                p.rebuild(f"{TRANSITIONS} was gone: what was derived is published anew")
+        if state.transitions.all_told and time.monotonic() - self._looked_s >= LOOK_EVERY_S:
+            state.transitions.request_resync()
+        if state.transitions.needs_resync:
+            await state.transitions.take_over(client)
+            if state.transitions.is_gone:
+                self._rebuild(f"{TRANSITIONS} was gone: what was derived is published anew")
                 return
-            await p.dead.take_over(client, p.log.created_at)
+            await state.dead.take_over(client, state.log.created_at)
             self._looked_s = time.monotonic()
-        await p.writer.look_after()
-        p.writer.pump()
-        if p.writer.fresh:
-            p.transitions.pump()
-            p.dead.pump()
-            p.documents.pump(p.fleet, p.writer.now_ms())
-        if not self.live and p.writer.settled:
-            self.live = True
-            _log.info("this projector writes now, at log sequence %d", p.fleet.seq)
+        await state.writer.look_after()
+        state.writer.pump()
+        if state.writer.fresh:
+            state.transitions.pump()
+            state.dead.pump()
+            state.documents.pump(state.fleet, state.writer.now_ms())
+        if not state.is_live and state.writer.settled:
+            state.is_live = True
+            _log.info("this projector writes now, at log sequence %d", state.fleet.seq)
         self._maybe_snapshot(client)
 
     def _hash_ahead(self) -> None:
-        """Hash what changed now and then, so that little is left to hash when a digest is wanted: what waits
-        for it is the next hold."""
-        p = self._p
+        """Hash what changed now and then, so that a digest has little left to hash: the next hold waits for it."""
+        state = self._state
         now_s = time.monotonic()
-        if p.lag == 0 and now_s - self._hashed_s >= HASH_EVERY_S:
+        if state.lag == 0 and now_s - self._hashed_s >= HASH_EVERY_S:
             self._hashed_s = now_s
-            p.fleet.digest()
+            state.fleet.digest()
 
     def _maybe_snapshot(self, client: Client) -> None:
-        p = self._p
-        behind = p.fleet.seq - self.snapshot_seq
+        state = self._state
+        behind = state.fleet.seq - state.snapshot_seq
         late = time.monotonic() - self._snapshot_s >= SNAPSHOT_EVERY_S
-        if not (self._snapshots and self.live and behind > 0 and (behind >= SNAPSHOT_EVENTS or late)):
+        if not (self._snapshots and state.is_live and behind > 0 and (behind >= SNAPSHOT_EVENTS or late)):
             return
-        if not p.transitions.all_told or p.transitions.needs_resync or not p.writer.fresh:
-            return  # a state that is loaded derives nothing again: all that led to it must be told before
+        if not state.transitions.all_told or state.transitions.needs_resync or not state.writer.fresh:
+            return  # a loaded state derives nothing again, so all that led to it must be published before
         if self._storing is not None and not self._storing.done():
             return
         self._storing = asyncio.create_task(self._store(client), name="sickbay-projector-snapshot")
 
     async def _store(self, client: Client) -> None:
-        p = self._p
-        fleet = p.fleet
-        state = fleet.encode()
+        state = self._state
+        fleet = state.fleet
+        data = fleet.encode()
         info = snapshots.SnapshotInfo(
             seq=fleet.seq,
             time_ms=fleet.time_ms,
-            time_ns=p.time_ns,
+            time_ns=state.time_ns,
             fold=FOLD_VERSION,
             policy_seq=fleet.policy_seq,
             digest=fleet.digest(),
-            log_created=p.log.created_at,
-            mark=p.transitions.mark,
+            log_created=state.log.created_at,
+            mark=state.transitions.mark,
             compression=snapshots.compression(),
-            size=len(state),
-            untold=p.is_beside,
-            pinned=p.pinned,
+            size=len(data),
+            untold=state.is_beside,
+            pinned=state.override_digest,
         )
         try:
-            await snapshots.store(client, info, state, p.view.names)
+            await snapshots.store(client, info, data, state.view.names)
         except TRANSIENT_ERRORS as error:
-            p.say(error)
-            self.ensure_wanted = True
+            state.note_error(error)
+            self._ensure_wanted = True
             await asyncio.sleep(SNAPSHOT_RETRY_S)
         else:
-            self.snapshot_seq, self._snapshot_s = info.seq, time.monotonic()
+            state.snapshot_seq, self._snapshot_s = info.seq, time.monotonic()
 
     async def hand_over(self) -> None:
-        """At the end: tell what is still to be told, store the state, say that nobody writes now."""
-        p = self._p
-        client = p.link.client
-        if not p.is_writer or client is None:
+        """At the end: publish what waits, store a snapshot, give the checkpoint back."""
+        state = self._state
+        client = state.link.client
+        if not state.is_writer or client is None:
             return
         try:
             async with asyncio.timeout(HAND_OVER_S):
-                while not (p.transitions.all_told and p.writer.settled) and p.is_writer:
+                while not (state.transitions.all_told and state.writer.settled) and state.is_writer:
                     self._ticked.clear()
                     await self._ticked.wait()
                 if self._storing is not None:
                     await asyncio.wait([self._storing])
-                if self._snapshots and self.live and p.fleet.seq > self.snapshot_seq and p.transitions.all_told:
+                if (
+                    self._snapshots
+                    and state.is_live
+                    and state.fleet.seq > state.snapshot_seq
+                    and state.transitions.all_told
+                ):
                     await self._store(client)
                 if self._checkpoints is not None:
                     self._checkpoints.cancel()
                     await asyncio.wait([self._checkpoints])
-                if p.is_writer:
-                    await p.writer.claim(self.checkpoint(writer=""))
-                    p.writer.demote()
+                if state.is_writer:
+                    await state.writer.claim(self._checkpoint(writer=""))
+                    state.writer.demote()
         except TRANSIENT_ERRORS as error:
-            p.say(error)
+            state.note_error(error)
 
     # -- as a standby ------------------------------------------------------------------------------------
 
     def _heed_writer(self) -> None:
-        """What the writer's checkpoint says: what a standby need not keep, and whether its state is the same."""
-        p = self._p
-        theirs = p.view.checkpoint
-        if theirs is None or theirs.log_created != p.log.created_at or theirs.writer in ("", p.me):
+        """Read the writer's checkpoint: what a standby need not keep, and whether both states are the same."""
+        state = self._state
+        theirs = state.view.checkpoint
+        if theirs is None or theirs.log_created != state.log.created_at or theirs.writer in ("", state.me):
             return
-        p.transitions.forget_through(theirs.told_seq, theirs.time_ms)
-        mine = p.marks.get(theirs.marked_seq)
+        state.transitions.forget_through(theirs.told_seq, theirs.time_ms)
+        mine = state.marks.get(theirs.marked_seq)
         if theirs.fold != FOLD_VERSION or mine is None:
             return
-        # A writer that has gone silent may have marked a log whose end is lost: a state built anew is right then.
-        p.differs = mine != theirs.marked_digest and not self._is_silent()
-        if p.differs and self._differed != (theirs.marked_seq, theirs.marked_digest):
+        # A silent writer may have marked a log whose end is lost. The state built from what is left is right then.
+        state.differs = mine != theirs.marked_digest and not self._is_silent()
+        if state.differs and self._differed != (theirs.marked_seq, theirs.marked_digest):
             self._differed = theirs.marked_seq, theirs.marked_digest
-            p.rebuild(f"the state at {theirs.marked_seq} differs from the writer's")
+            self._rebuild(f"the state at {theirs.marked_seq} differs from the writer's")
 
     def _is_silent(self) -> bool:
-        return time.monotonic() - self._p.view.moved_s >= SILENT_S
+        return time.monotonic() - self._state.view.moved_s >= SILENT_S
 
     def _may_claim(self) -> bool:
-        p = self._p
-        if not p.loaded or not p.caught_up or p.differs or not p.view.loaded:
+        state = self._state
+        if not state.is_loaded or not state.is_caught_up or state.differs or not state.view.loaded:
             return False
-        if CHECKPOINT_KEY not in p.view.map.standing:
+        if CHECKPOINT_KEY not in state.view.map.standing:
             return True
-        theirs = p.view.checkpoint
-        if theirs is not None and theirs.writer in ("", p.me):
+        theirs = state.view.checkpoint
+        if theirs is not None and theirs.writer in ("", state.me):
             return True
         return self._is_silent()
 
     async def _take_over(self, client: Client) -> None:
-        """Fold to the log's end, then claim; only who has it compares the bucket."""
-        p = self._p
+        """Fold to the log's end, then claim the checkpoint. The bucket is compared only after that."""
+        state = self._state
         at = await JetStreamApi(client, timeout_s=REQUEST_S).stream_at(LOG)
-        if at.created_at != p.log.created_at or at.last_seq < p.fleet.seq:
+        if at.created_at != state.log.created_at or at.last_seq < state.fleet.seq:
             return  # the reader finds out, and the state is built anew
-        if not await p.folded_to(at.last_seq, CATCH_UP_S) or not self._may_claim():
+        if not await state.folded_to(at.last_seq, CATCH_UP_S) or not self._may_claim():
             return
-        self.live = self._compared = False
-        p.transitions.request_resync()
-        if await p.writer.claim(self.checkpoint()):
-            self.wake()
+        state.is_live = self._compared = False
+        state.transitions.request_resync()
+        if await state.writer.claim(self._checkpoint()):
+            state.woken.set()

@@ -1,4 +1,4 @@
 """Looking back: a past moment, what a replica knew then, two policies compared, reports, verify.
 
-May import the ground, `bus`, `log`, `control` and `router`.
+May import the ground, `bus`, `log`, `control`, `router` and `projections`.
 """

@@ -19,7 +19,7 @@ from sickbay_projections.replay.compared import Result
 from sickbay_projections.replay.counterfactual import World
 
 from ..bus.reader import Chunk
-from ..control.acts import ActRefused
+from ..invalid import InvalidValue
 from ..log.decode import DecodedBatch
 from ..log.folding import TO_THE_END, Bound, Folding
 
@@ -30,7 +30,7 @@ ACCEPTED: Final = f"a policy file (TOML), {DEFAULT}, {LOG} (what the log says wa
 
 
 def world_of(option: str, value: str) -> World:
-    """The world of a policy as the command line names it. Raises `ActRefused`, `PolicyRefused`, `OSError`."""
+    """The world of a policy as the command line names it. Raises `InvalidValue`, `PolicyRefused`, `OSError`."""
     if value == NONE:
         return World(NONE, None)
     if value == DEFAULT:
@@ -39,7 +39,7 @@ def world_of(option: str, value: str) -> World:
         return World(LOG, Policy(), pinned=False)
     path = Path(value)
     if not path.is_file():
-        raise ActRefused(option, value, ACCEPTED)
+        raise InvalidValue(option, value, ACCEPTED)
     return World(path.name, Policy.from_toml(path.read_text(encoding="utf-8")))
 
 

@@ -1,6 +1,6 @@
 """Questions to the past: `{"at", "provider", "model", "replica"}` one a line, each answered from the state as it was.
 
-asks = read_asks(Path("asks.jsonl"), now_ms=...)
+asks = read_questions(Path("asks.jsonl"), now_ms=...)
 folding = Folding(Fleet(), looks=asks.looks())
 ...
 asks.answers            # in the order of the questions, each a decision at its own time
@@ -16,18 +16,11 @@ import msgspec
 from sickbay_events import Target, rfc3339
 from sickbay_projections import Fleet
 
+from ..invalid import InvalidValue
 from ..log.folding import Bound, InspectAt
-from ..when import WhenRefused, when_ms
+from ..when import when_ms
 
 _ACCEPTED: Final = '{"at": a time, "provider", "model", "replica"?}'
-
-
-class AsksRefused(ValueError):
-    """A line of a file of questions that is none. Attributes: `path`, `line` (from 1), `why`."""
-
-    def __init__(self, path: Path, line: int, why: str) -> None:
-        self.path, self.line, self.why = path, line, why
-        super().__init__(f"{path}, line {line}: {why}; a question is {_ACCEPTED}")
 
 
 class ReplayQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,8 +65,8 @@ class ReplayQuestions:
         return see
 
 
-def read_asks(path: Path, *, now_ms: int) -> ReplayQuestions:
-    """Read a file of questions; blank lines are none. Raises `AsksRefused`, `OSError`."""
+def read_questions(path: Path, *, now_ms: int) -> ReplayQuestions:
+    """Read a file of questions; blank lines are none. Raises `InvalidValue`, `OSError`."""
     found: list[tuple[ReplayQuestion, int]] = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if not line.strip():
@@ -81,6 +74,7 @@ def read_asks(path: Path, *, now_ms: int) -> ReplayQuestions:
         try:
             ask = msgspec.json.decode(line, type=ReplayQuestion)
             found.append((ask, when_ms(ask.at, now_ms=now_ms)))
-        except (msgspec.DecodeError, UnicodeDecodeError, WhenRefused) as error:
-            raise AsksRefused(path, number, str(error)) from error
+        except (msgspec.DecodeError, UnicodeDecodeError, InvalidValue) as error:
+            text = line.decode("utf-8", "replace")[:80]
+            raise InvalidValue(f"{path}, line {number}", text, f"{_ACCEPTED} ({error})") from error
     return ReplayQuestions(found)

@@ -1,4 +1,4 @@
-"""What a replay concluded, kept beside the memory: a replay of any length needs the same of it."""
+"""Derived events of a replay, spooled to disk beyond 4 MiB."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEWEST_MAX: Final = 200
 
 
 class DerivedSpool(AbstractContextManager["DerivedSpool"]):
-    """Takes derived events in order. All of them come back from `facts`; `newest` keeps what a person looks at."""
+    """Keeps derived events in order. `facts` gives all of them back; `newest` has those that a person looks at."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -27,11 +27,11 @@ class DerivedSpool(AbstractContextManager["DerivedSpool"]):
         self.newest: deque[DerivedEvent] = deque(maxlen=NEWEST_MAX)
         """Holds, releases and warnings."""
         self.first_seq = self.first_ms = 0
-        """What was caused earlier, by sequence or by log time, is not told."""
+        """Derived events with an earlier cause, by sequence or by log time, are left out."""
         self._spool = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115 - closed by __exit__
 
-    def take(self, derived: list[DerivedEvent]) -> None:
-        """Take what follows from some events."""
+    def append(self, derived: list[DerivedEvent]) -> None:
+        """Keep the derived events of some events of the log."""
         lines: list[bytes] = []
         for event in derived:
             if event.cause_seq < self.first_seq or event.time_ms < self.first_ms:
@@ -44,7 +44,7 @@ class DerivedSpool(AbstractContextManager["DerivedSpool"]):
             self._spool.write(b"\n".join([*lines, b""]))
 
     def facts(self) -> Iterator[dict[str, Any]]:
-        """Everything that was told, in order."""
+        """Everything that was kept, in order."""
         self._spool.seek(0)
         for line in self._spool:
             yield json.loads(line)

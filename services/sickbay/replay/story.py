@@ -53,7 +53,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     time_ms: int
     replica: str
-    """Who reported it; for an operator's act, who did it."""
+    """The replica that reported it; of an operator's act the actor."""
     what: str
     effect: str
 

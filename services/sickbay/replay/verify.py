@@ -3,9 +3,9 @@
     found = await verify(client)
     found.ok, found.differences
 
-Compared are the digest of the whole state, at every sequence for which somebody has said one (the running services,
-the checkpoint's mark, snapshots); the gate entries and the policy in force, as of the checkpoint; and the documents of
-targets, each at the sequence it was written at. What has moved on since is not compared, and counted.
+Three things are compared. The digest of the whole state, at every sequence for which there is one (of the running
+services, the checkpoint's mark, snapshots). The gate entries and the policy in force, as of the checkpoint. The
+documents of targets, each at the sequence at which it was written. What has changed since is counted, not compared.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from .past import Base, find_base, fold_live, log_now, stored_snapshots
 RPC_TIMEOUT_S: Final = 5.0
 LOOKS_MAX: Final = 20
 LOOK_EVERY_S: Final = 0.3
-"""What differs is looked at again: a put may be on its way, a standby may just be taking over."""
+"""What differs is read again: a put may be under way, or a standby may just be taking over."""
 TTL_SWEEP_MS: Final = 2_000
-"""The server takes an entry at about its end; the log's clock is known to about this."""
+"""The server removes an entry at about its end; the log's clock is known to about this."""
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class CannotVerify(BusError):
-    """There is nothing that could be compared with the log; the text says why."""
+    """There is nothing to compare with the log. The text says why."""
 
 
 class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     from_seq: int
     folded: int
     digests: list[str]
-    """Where digests were compared: `<sequence> <who said it>`."""
+    """Where digests were compared: `<sequence> <source>`."""
     entries: int
     documents: int
     moved_on: int
@@ -82,20 +82,20 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Written(msgspec.Struct):
-    """What somebody wrote or said, before the fold begins."""
+    """What the projector wrote, and what others said of its state, read before the fold begins."""
 
     checkpoint: Checkpoint
     names: ViewNames
     pinned: Policy | None = None
     """The policy that counts in the place of the log's."""
     digests: dict[int, list[tuple[str, str]]] = {}
-    """By sequence: who said it, and the digest."""
+    """By sequence: the source, and the digest."""
     documents: dict[int, list[tuple[str, dict[str, Any]]]] = {}
     """By the sequence each was written at: key and document."""
 
-    def say(self, seq: int, who: str, digest: str) -> None:
+    def add_digest(self, seq: int, source: str, digest: str) -> None:
         if seq and digest:
-            self.digests.setdefault(seq, []).append((who, digest))
+            self.digests.setdefault(seq, []).append((source, digest))
 
 
 async def verify(
@@ -157,12 +157,12 @@ async def _read_written(client: Client, names: ViewNames, *, is_beside: bool) ->
         written.pinned = Policy.from_data(msgspec.json.decode(policy.payload, type=PolicyInForce).policy)
     if checkpoint.fold != FOLD_VERSION:
         raise CannotVerify(f"the projector folds by version {checkpoint.fold}, this is version {FOLD_VERSION}")
-    written.say(checkpoint.marked_seq, "checkpoint", checkpoint.marked_digest)
+    written.add_digest(checkpoint.marked_seq, "checkpoint", checkpoint.marked_digest)
     for found in await stored_snapshots(client, names):
         info = found.info
         is_kin = info.fold == FOLD_VERSION and info.pinned == checkpoint.pinned
         if is_kin and info.log_created == checkpoint.log_created:
-            written.say(found.info.seq, "snapshot", found.info.digest)
+            written.add_digest(found.info.seq, "snapshot", found.info.digest)
     for entry in (await read_entries(client, names.stream, f"{names.target_prefix}>")).entries:
         document = None if entry.gone else _document(entry)
         if document is not None:
@@ -182,7 +182,7 @@ def _document(entry: BucketEntry) -> dict[str, Any] | None:
 
 
 async def _ask_digest(client: Client, written: _Written) -> None:
-    """The services' own word, at the sequence they are at now."""
+    """Ask the services for their digest, at the sequence at which they are now."""
     question = b'{"digest":true,"limit":1}'
     try:
         reply = await client.request("sickbay.v1.status", question, timeout=RPC_TIMEOUT_S)
@@ -190,7 +190,7 @@ async def _ask_digest(client: Client, written: _Written) -> None:
         return
     found = json.loads(reply.data)
     if found.get("digest"):
-        written.say(found["seq"], f"services {found['projector']['name']}", found["digest"])
+        written.add_digest(found["seq"], f"services {found['projector']['name']}", found["digest"])
 
 
 async def _base(client: Client, log: StreamAt, written: _Written, end_seq: int, *, quick: bool) -> Base:
@@ -205,7 +205,7 @@ async def _base(client: Client, log: StreamAt, written: _Written, end_seq: int, 
 
 
 class _Comparison:
-    """What is compared on the way, and what came of it."""
+    """What is compared on the way, and the result."""
 
     def __init__(self, written: _Written, from_seq: int) -> None:
         self.differences: list[Unexplained] = []
@@ -214,7 +214,7 @@ class _Comparison:
         self._written, self._from_seq = written, from_seq
 
     def looks(self) -> list[InspectAt]:
-        """One at each sequence at which something was said."""
+        """One at each sequence for which there is something to compare."""
         seqs = sorted(self._written.digests.keys() | self._written.documents.keys())
         self.moved_on += sum(len(found) for seq, found in self._written.documents.items() if seq < self._from_seq)
         return [InspectAt(Bound(seq=seq), self._see(seq)) for seq in seqs if seq >= self._from_seq]
@@ -222,14 +222,14 @@ class _Comparison:
     def _see(self, seq: int) -> Callable[[Fleet], None]:
         def see(fleet: Fleet) -> None:
             if fleet.seq != seq:
-                # The log ends before, or the sequence is one that the projector never stood at.
+                # The log ends before it, or the projector was never at this sequence.
                 self.moved_on += len(self._written.documents.get(seq, ()))
                 return
-            for who, digest in self._written.digests.get(seq, ()):
+            for source, digest in self._written.digests.get(seq, ()):
                 folded = fleet.digest()
-                self.digests.append(f"{seq} {who}")
+                self.digests.append(f"{seq} {source}")
                 if folded != digest:
-                    self._differ("digest", f"{seq} {who}", digest, folded)
+                    self._differ("digest", f"{seq} {source}", digest, folded)
             for key, document in self._written.documents.get(seq, ()):
                 self.documents += 1
                 folded_document = fleet.document(key, document["at_ms"])

@@ -19,6 +19,8 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Final, Self
 
+from ..invalid import InvalidValue
+
 _log = logging.getLogger("sickbay")
 
 LIMIT_S_MAX: Final = 86_400.0
@@ -146,4 +148,4 @@ def check_seconds(field: str, value: object, *, least_s: float) -> None:
     """Raise a `ValueError` that names the field, unless the value is a number of seconds from `least_s` to 24 h."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or not least_s <= value <= LIMIT_S_MAX:  # type: ignore[arg-type,operator]
-        raise ValueError(f"{field}: {value!r} is not accepted; accepted is a number of seconds, {least_s:g} to 86400")
+        raise InvalidValue(field, value, f"a number of seconds, {least_s:g} to 86400")

@@ -10,6 +10,7 @@ import msgspec
 
 from sickbay_events import Decision, Skipped, Target
 
+from ..invalid import InvalidValue
 from .budget import check_seconds
 from .errors import Reason, Tried
 
@@ -59,7 +60,7 @@ class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
         check_seconds("attempt_s", self.attempt_s, least_s=0.001)
         check_seconds("wait_s", self.wait_s, least_s=0.0)
         if self.forced not in ("never", "one"):
-            raise ValueError(f"forced: {self.forced!r} is not accepted; accepted is 'never' or 'one'")
+            raise InvalidValue("forced", self.forced, "'never' or 'one'")
 
 
 class CallResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):

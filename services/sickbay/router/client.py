@@ -13,14 +13,12 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, Unpack, overload
 
 from sickbay_events import CallAnswered, CallOutcome, CallsRefused, Decision, Skipped, Target, rfc3339
 from sickbay_events.outcome import Lease
 
-from ..bus.connect import NatsOptions
 from ..bus.link import Link
 from ..bus.view_names import view_names
 from ..config import Settings
@@ -385,12 +383,8 @@ def connect(
     without opentelemetry-api; never for a server that is not there.
     """
     settings = Settings.from_environment(nats=url, replica=replica, machine=machine)
-    given = {"creds": settings.creds or None, "tls_ca": settings.tls_ca or None, "inbox_prefix": settings.inbox_prefix}
     name = settings.replica_name
-    options = NatsOptions.from_url(
-        settings.nats or _saved_url(settings) or DEFAULT_URL, **{**given, "name": f"sickbay {name}", **nats_options}
-    )
-    link = Link(options)
+    link = Link(settings.nats_options(f"sickbay {name}", settings.nats_url or DEFAULT_URL, **nats_options))
     mirror = Mirror(link, names=view_names(settings.view))
     overlay = Overlay(now_ms=mirror.now_ms, cluster=mirror.entries, replica=name)
     gate = Gate(mirror, overlay, replica=name, machine=settings.machine_name)
@@ -415,12 +409,3 @@ def connect(
 
         enable(sb)
     return sb
-
-
-def _saved_url(settings: Settings) -> str | None:
-    """Where this machine's embedded server was last started; it runs on POSIX systems only."""
-    with suppress(ImportError):
-        from ..bus.embedded import saved_url
-
-        return saved_url(settings.data_folder)
-    return None

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
 
-    from ..bus.reader import Chunk
-    from ..projector import Projector
     from ..sync import SyncSickbay
     from .client import Sickbay
 
@@ -55,38 +53,21 @@ def enable(sb: Sickbay | SyncSickbay) -> None:
     In a process that forks, SICKBAY_TRACES=1 is the way: each child makes a connection of its own. Raises
     `TracingUnavailable`.
     """
-    tracer = _tracer()
+    found = tracer()
     made: Sickbay = getattr(sb, "sickbay", sb)  # type: ignore[arg-type]
     if made.attempt_type is not Attempt:
         return
-    made.gate.decide = _traced_decide(tracer, made)  # type: ignore[method-assign]
+    made.gate.decide = _traced_decide(found, made)  # type: ignore[method-assign]
 
     class Traced(TracedAttempt):
         """The attempts of this connection."""
 
-    Traced.tracer = tracer
+    Traced.tracer = found
     made.attempt_type = Traced
 
 
-def enable_folds(projector: Projector) -> None:
-    """Make a span of every chunk of the log that this projector folds. Raises `TracingUnavailable`."""
-    tracer, fold = _tracer(), projector.fold
-
-    def traced(chunk: Chunk) -> None:
-        attributes = {
-            "sickbay.fold.events": len(chunk.seqs),
-            "sickbay.fold.first_seq": chunk.seqs[0],
-            "sickbay.fold.last_seq": chunk.seqs[-1],
-            "sickbay.fold.pending": chunk.pending,
-            "sickbay.projector.writer": projector.is_writer,
-        }
-        with tracer.start_as_current_span("sickbay.fold", attributes=attributes, record_exception=False):
-            fold(chunk)
-
-    projector.fold = traced  # type: ignore[method-assign]
-
-
-def _tracer() -> Tracer:
+def tracer() -> Tracer:
+    """The tracer of the process's own SDK. Raises `TracingUnavailable`."""
     try:
         from opentelemetry import trace
     except ModuleNotFoundError as error:

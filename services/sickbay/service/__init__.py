@@ -1,4 +1,5 @@
 """The services' process: its life cycle, questions over NATS, leases, samples for metrics, the event contract.
 
-May import the ground, `bus`, `log`, `control`, `projector`, `historian`, `alerts`, `prober`, `doctor` and `metrics`.
+May import the ground, `bus`, `router`, `log`, `control`, `metrics`, `projector`, `historian`, `alerts`, `doctor`,
+`prober` and `projections`.
 """

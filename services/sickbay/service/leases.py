@@ -1,7 +1,7 @@
 """Trial leases, as the services keep them: at most one holder of a hold's trial in the whole cluster (Rule 5.2).
 
 A lease is one key of the trials bucket, `<scope key>.<rule>.<began_seq>`, made by compare-and-set with a TTL of the
-attempt's limit plus 5 s. Whoever answers keeps nothing in memory: the key and the token in it say all, so any
+attempt's limit plus 5 s. The services keep nothing of it in memory: the key and the token in it say all, so any
 instance of the services can answer any request of any router. Routers ask; they never write the bucket.
 """
 
@@ -27,37 +27,27 @@ from ..bus.connect import BusError
 from ..bus.jetstream import NO_MESSAGE_FOUND, ApiError, JetStreamApi, parse_rfc3339_ns
 from ..bus.publish import WRONG_LAST_SEQUENCE
 from ..bus.topology import TRIALS_PREFIX, TRIALS_STREAM
+from ..invalid import InvalidValue
 
 TIMEOUT_S: Final = 2.0
 """For one request to the bucket's leader."""
 TRIES_MAX: Final = 4
-"""A key that expires while it is looked at is tried anew; nobody's key changes more often than this in one request."""
+"""A key that expires while it is read is tried anew. No key changes more often than this within one request."""
 TOMBSTONE_TTL: Final = "1s"
 _ON_ITS_WAY_S: Final = 0.002
 _LEASED_RULES: Final = tuple(rule for rule in RULES if rule != "operator")
 
 
-class LeaseRefused(ValueError):
-    """A request that names a lease which cannot be.
-
-    Attributes: `field`, `value`, `accepted` (the accepted form in words).
-    """
-
-    def __init__(self, field: str, value: object, accepted: str) -> None:
-        self.field, self.value, self.accepted = field, value, accepted
-        super().__init__(f"{field}: {value!r} is not accepted; accepted is {accepted}")
-
-
 class NotCurrent(BusError):
-    """This instance reads the log first: it knows neither which holds stand nor for how long. Another one may."""
+    """This instance still reads the log, so it does not know the current holds. Another instance may."""
 
 
 class BucketSilent(BusError):
-    """The trials bucket did not store or tell: no leader, no stream, no connection."""
+    """The trials bucket did not answer: no leader, no stream, no connection."""
 
 
 class Value(msgspec.Struct, frozen=True):
-    """What stands under a key while it is held."""
+    """The content of a key while its lease is held."""
 
     replica: str
     token: str
@@ -65,7 +55,7 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class CurrentLease(NamedTuple):
-    """What stands under a key now: `value` None for a tombstone; `seq` 0 for nothing at all."""
+    """The current content of a key. `value` None: a tombstone. `seq` 0: nothing at all."""
 
     seq: int
     value: Value | None = None
@@ -75,9 +65,9 @@ class CurrentLease(NamedTuple):
 class Leases:
     """Answers `TrialAsk`.
 
-    fleet        the state of this instance: an early trial that it knows to be spent is not given again
+    fleet        the state of this instance: an early trial that is spent there is not granted again
     now_ms       log time
-    is_current   whether both are true by now
+    is_current   whether the state is at the log's end, and the time known
     """
 
     def __init__(
@@ -87,8 +77,10 @@ class Leases:
         self._api = JetStreamApi(client, timeout_s=TIMEOUT_S)
 
     async def answer(self, ask: TrialAsk) -> TrialAnswer:
-        """Do what is asked. Raises `LeaseRefused`, `NameRefused`, `NotCurrent`, and `BucketSilent` when nobody can
-        say."""
+        """Answer one request.
+
+        Raises `InvalidValue`, `NameRefused`, `NotCurrent`, and `BucketSilent` when the bucket does not answer.
+        """
         _check(ask)
         if ask.action != "give_back" and not self._is_current():
             raise NotCurrent("this instance of the services has not read the log to its end yet")
@@ -107,7 +99,7 @@ class Leases:
         return ttl_s(limit_ms, self._fleet().policy.trials)
 
     async def _take(self, ask: TrialAsk) -> TrialAnswer:
-        """Take every lease, or renew it; what was taken is given back at once if a later one fails."""
+        """Take or renew every lease. If one fails, those taken before it are given back at once."""
         value = Value(ask.replica, ask.token, ask.limit_ms)
         done: list[tuple[LeaseName, int]] = []
         try:
@@ -125,7 +117,7 @@ class Leases:
         return TrialAnswer(granted=True, token=ask.token, expires_in_ms=self._ttl_s(ask.limit_ms) * 1000)
 
     def _spent_s(self, name: LeaseName) -> float:
-        """Seconds until the hold's end, if it stands here and wants no early trial (any more)."""
+        """Seconds until the hold's end, if this state has the hold and it allows no early trial any more; else 0."""
         entry, now_ms = self._fleet().entry(name.scope), self._now_ms()
         for hold in entry.holds if entry is not None else ():
             if (hold.rule, hold.began_seq) == (name.rule, name.began_seq) and now_ms < hold.end_ms:
@@ -133,31 +125,31 @@ class Leases:
         return 0.0
 
     async def _take_one(self, name: LeaseName, value: Value, *, renew: bool) -> tuple[int, float]:
-        """(sequence of the key, 0.0) if it is ours now, else (0, seconds for which another one may hold it)."""
-        standing = CurrentLease(0)
+        """(sequence of the key, 0.0) if the caller has it now, else (0, seconds for which another may hold it)."""
+        current = CurrentLease(0)
         if renew:
-            standing = await self._standing(name)
+            current = await self._current(name)
         for _ in range(TRIES_MAX):
-            held = standing.value
+            held = current.value
             if held is not None and held.token != value.token:
                 break
             if held is not None and not renew:
-                return standing.seq, 0.0  # asked again, since the first answer was lost
-            seq = await self._put(name, msgspec.json.encode(value), f"{self._ttl_s(value.limit_ms)}s", standing.seq)
+                return current.seq, 0.0  # asked again, since the first answer was lost
+            seq = await self._put(name, msgspec.json.encode(value), f"{self._ttl_s(value.limit_ms)}s", current.seq)
             if seq:
                 return seq, 0.0
-            seen, standing = standing, await self._standing(name)
-            if standing == seen:
+            seen, current = current, await self._current(name)
+            if current == seen:
                 await asyncio.sleep(_ON_ITS_WAY_S)  # what came first cannot be read yet
         left_ms = 1000
-        if standing.value is not None:
-            left_ms = standing.time_ms + self._ttl_s(standing.value.limit_ms) * 1000 - self._now_ms()
+        if current.value is not None:
+            left_ms = current.time_ms + self._ttl_s(current.value.limit_ms) * 1000 - self._now_ms()
         return 0, max(left_ms, 1) / 1000
 
     async def _give_back(self, name: LeaseName, token: str) -> None:
         for _ in range(TRIES_MAX):
-            standing = await self._standing(name)
-            if standing.value is None or standing.value.token != token or await self._bury(name, standing.seq):
+            current = await self._current(name)
+            if current.value is None or current.value.token != token or await self._bury(name, current.seq):
                 return
             await asyncio.sleep(_ON_ITS_WAY_S)  # its own renewal is on its way
 
@@ -169,11 +161,11 @@ class Leases:
                 continue  # its TTL frees it
 
     async def _bury(self, name: LeaseName, seq: int) -> int:
-        """Put a tombstone on a key, which the next one who takes it expects, or which is gone after a second."""
+        """Put a tombstone on a key: the next taker expects it, or the server removes it after a second."""
         return await self._put(name, b"", TOMBSTONE_TTL, seq, {"KV-Operation": "DEL"})
 
-    async def _standing(self, name: LeaseName) -> CurrentLease:
-        """What stands under a key, by the word of the bucket's leader."""
+    async def _current(self, name: LeaseName) -> CurrentLease:
+        """The content of a key, asked of the bucket's leader."""
         try:
             answer = await self._api.request(f"STREAM.MSG.GET.{TRIALS_STREAM}", {"last_by_subj": _subject(name)})
         except ApiError as error:
@@ -187,13 +179,13 @@ class Leases:
         try:
             value = msgspec.json.decode(data, type=Value)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            value = Value("", "", 0)  # somebody else's key: it stands until its time is over
+            value = Value("", "", 0)  # not written by Sickbay: it stands until it expires
         return CurrentLease(message["seq"], value, parse_rfc3339_ns(message["time"]) // 1_000_000)
 
     async def _put(
         self, name: LeaseName, data: bytes, ttl: str, expected: int, more: dict[str, str] | None = None
     ) -> int:
-        """Put a key if `expected` is its last sequence (0: there is none); its new sequence, or 0 if it is not."""
+        """Put a key if `expected` is its last sequence (0: no key). Returns the new sequence, or 0 if it is not."""
         headers = {"Nats-Expected-Last-Subject-Sequence": str(expected), "Nats-TTL": ttl, **(more or {})}
         reply = await self._client.request(_subject(name), data, timeout=TIMEOUT_S, headers=headers)
         answer = json.loads(reply.data)
@@ -213,12 +205,12 @@ def _subject(name: LeaseName) -> str:
 def _check(ask: TrialAsk) -> None:
     target = Target(ask.provider, ask.model)
     if target.is_empty:
-        raise LeaseRefused("provider, model", f"{ask.provider} {ask.model}", "a provider and a model, not empty")
+        raise InvalidValue("provider, model", f"{ask.provider} {ask.model}", "a provider and a model, not empty")
     keys = target.keys
     for at, name in enumerate(ask.leases):
         if name.scope not in keys:
-            raise LeaseRefused(f"leases[{at}].scope", name.scope, f"a scope key of the target: {', '.join(keys)}")
+            raise InvalidValue(f"leases[{at}].scope", name.scope, f"a scope key of the target: {', '.join(keys)}")
         if name.rule not in _LEASED_RULES:
-            raise LeaseRefused(f"leases[{at}].rule", name.rule, f"one of {', '.join(_LEASED_RULES)}")
+            raise InvalidValue(f"leases[{at}].rule", name.rule, f"one of {', '.join(_LEASED_RULES)}")
     if len(set(ask.leases)) < len(ask.leases):
-        raise LeaseRefused("leases", ask.leases, "each lease once")
+        raise InvalidValue("leases", ask.leases, "each lease once")

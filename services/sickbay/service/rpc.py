@@ -38,11 +38,12 @@ from sickbay_events.lease_wire import NOT_CURRENT, TrialAsk
 from sickbay_projections import Fleet
 
 from ..bus.connect import BusError
-from ..control.acts import ActRefused, publish_override, scope_of
-from ..control.policies import PolicyMoved, set_policy, standing_policy
+from ..control.acts import publish_override, scope_of
+from ..control.policies import PolicyMoved, current_policy, set_policy
+from ..invalid import InvalidValue
 from ..log.transitions import warnings_of
 from ..projector.health import ProjectorHealth
-from .leases import LeaseRefused, Leases, NotCurrent
+from .leases import Leases, NotCurrent
 
 _log = logging.getLogger("sickbay.rpc")
 
@@ -52,7 +53,7 @@ LIMIT_MAX: Final = 1_000
 REPLY_BYTES_MAX: Final = 900_000
 """NATS refuses messages over 1 MB by default; a longer answer goes on at `next`."""
 WARNINGS_MAX: Final = 100
-"""Sorts of warnings in one answer."""
+"""Kinds of warnings in one answer."""
 BAD_REQUEST: Final = "400"
 MOVED: Final = "409"
 NOT_STORED: Final = "503"
@@ -67,7 +68,7 @@ Name: TypeAlias = Annotated[str, Meta(max_length=1_024)]
 
 
 class RpcRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Base of requests. An unknown field is an error here: a question misspelled has no true answer."""
+    """Base of requests. An unknown field is an error, because a misspelled question would get a wrong answer."""
 
 
 class StatusAsk(RpcRequest, kw_only=True):
@@ -82,7 +83,7 @@ class StatusAsk(RpcRequest, kw_only=True):
     digest: bool = False
     """Also the digest of the whole state at the answer's sequence."""
     warnings: bool = False
-    """Also the warnings of the last 24 hours, the latest first: who asks need not have the right to read them."""
+    """Also the warnings of the last 24 hours, the latest first: the caller needs no right to read them itself."""
 
 
 class DecideAsk(RpcRequest, kw_only=True):
@@ -205,7 +206,7 @@ def _head(fleet: Fleet, now_ms: int) -> dict[str, Any]:
 
 
 def _is_within(key: str, wanted: str) -> bool:
-    """A scope below the wanted one, or one around it."""
+    """Whether a scope is the wanted one, below it or around it."""
     return f"{key}.".startswith(f"{wanted}.") or f"{wanted}.".startswith(f"{key}.")
 
 
@@ -259,7 +260,7 @@ _QUESTIONS: Final[dict[type, Callable[[Folds, Any], dict[str, Any]]]] = {
 }
 
 
-_REFUSALS: Final = (NameRefused, ActRefused, LeaseRefused, PolicyRefused)
+_REFUSALS: Final = (NameRefused, InvalidValue, PolicyRefused)
 
 
 class Rpc:
@@ -319,9 +320,9 @@ class Rpc:
 
         async def handle(request: Request) -> None:
             if not request._msg.reply:
-                return  # published, not requested: there is nobody to answer
+                return  # published, not requested: no reply is expected
             if row.ask is TrialAsk:
-                # nats-py hands an endpoint one request at a time; whoever wants a trial cannot wait for those before.
+                # nats-py hands an endpoint one request at a time, and a trial cannot wait for those before it.
                 task = asyncio.create_task(reply(request), name="sickbay-trial")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -368,7 +369,7 @@ class Rpc:
         try:
             answer = await self._leases.answer(ask)
             word = "given_back" if ask.action == "give_back" else "granted" if answer.granted else "taken"
-        except (LeaseRefused, NameRefused):
+        except (InvalidValue, NameRefused):
             word = "refused"
             raise
         finally:
@@ -378,8 +379,8 @@ class Rpc:
 
     async def _policy(self, ask: PolicyAsk) -> dict[str, Any]:
         if ask.policy is None:
-            standing: dict[str, Any] = msgspec.to_builtins(await standing_policy(self._client))
-            return {**standing, "in_force_seq": self._folds.fleet.policy_seq}
+            current: dict[str, Any] = msgspec.to_builtins(await current_policy(self._client))
+            return {**current, "in_force_seq": self._folds.fleet.policy_seq}
         done = await set_policy(self._client, ask.policy, expect=ask.expect, reason=ask.reason, actor=ask.actor)
         changed = {key: {"old": old, "new": new} for key, old, new in done.changes}
         return {"changed": changed, "ack": msgspec.to_builtins(done.ack)}

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, get_args
 
 from sickbay_events import KINDS
 from sickbay_events.derived import RULES
 from sickbay_events.errors import PoisonReason
-from sickbay_projections import FOLD_VERSION
 
-from ..metrics.sample import Sample, samples_by_label
-from ..metrics.table import BUILD, OTHER
+from ..metrics.sample import Sample, build_sample, samples_by_label
+from ..metrics.table import OTHER
+from ..projector.health import CURRENT_PHASES, Phase
 from .fleet_samples import FleetScan, fleet_samples
 
 if TYPE_CHECKING:
     from ..projector import Projector
     from ..projector.health import ProjectorHealth
-    from .app import Services
+    from .services import Services
 
-PHASES: Final = ("starting", "catching_up", "standby", "writing", "stopped")
-LIVE: Final = ("standby", "writing")
 SLICE_S: Final = 0.002
 """How long the fold waits for a slice of a look."""
 REASONS: Final = (*get_args(PoisonReason), "gap")
@@ -45,16 +42,11 @@ TRANSITIONS: Final = (
 )
 
 
-def build_sample() -> Sample:
-    """Which version this is."""
-    return Sample(BUILD.name, 1, (version("sickbay"), str(FOLD_VERSION)))
-
-
 async def look_at(services: Services) -> FleetScan | None:
     """A look at all the state knows, between the chunks of the fold. None while the projector is not up with the log:
     one that still reads would tell of a past that is over."""
     projector = services.projector
-    if projector is None or projector.health().phase not in LIVE:
+    if projector is None or projector.health().phase not in CURRENT_PHASES:
         return None
     look = FleetScan(projector.fleet, projector.now_ms())
     while look.go_on(SLICE_S):  # noqa: ASYNC110 - nothing is waited for: it lets others go on
@@ -90,18 +82,18 @@ def service_samples(services: Services, look: FleetScan | None) -> Iterator[Samp
 
 def _projector_samples(projector: Projector, health: ProjectorHealth) -> Iterator[Sample]:
     yield Sample("sickbay_nats_connected", int(health.connected))
-    for phase in PHASES:
+    for phase in get_args(Phase):
         yield Sample("sickbay_projector_phase", int(phase == health.phase), (phase,))
     yield Sample("sickbay_projector_writer", int(health.is_writer))
     yield Sample("sickbay_projector_differs", int(health.differs))
     yield Sample("sickbay_projector_sequence", health.seq)
-    waits = health.lag > 0 or not projector.caught_up
+    waits = health.lag > 0 or not projector.state.is_caught_up
     lag_ms = max(0, projector.now_ms() - health.time_ms) if waits and health.time_ms else 0
     yield Sample("sickbay_projector_lag_events", health.lag)
     yield Sample("sickbay_projector_lag_seconds", lag_ms / 1000)
     yield Sample("sickbay_projector_folded_events_total", health.folded)
     yield Sample("sickbay_projector_rebuilds_total", health.rebuilds)
-    yield Sample("sickbay_projector_commit_seconds", projector.meters.commits)
+    yield Sample("sickbay_projector_commit_seconds", projector.state.counters.commits)
     yield Sample("sickbay_projector_puts_total", health.puts)
     yield Sample("sickbay_projector_puts_refused_total", health.puts_refused)
     yield Sample("sickbay_projector_mends_total", health.mends)
@@ -115,10 +107,10 @@ def _projector_samples(projector: Projector, health: ProjectorHealth) -> Iterato
 def _known_samples(projector: Projector) -> Iterator[Sample]:
     """What was counted of the log: by this process since it was up with it, or by the state from the log's beginning,
     so that it is the same for all projectors and goes on after a restart."""
-    fleet, meters = projector.fleet, projector.meters
+    fleet, counters = projector.fleet, projector.state.counters
     yield Sample("sickbay_policy_sequence", fleet.policy_seq)
-    yield from samples_by_label("sickbay_outcomes_total", meters.outcomes, tuple(KINDS))
-    told = dict.fromkeys(TRANSITIONS, 0) | dict(meters.transitions)
+    yield from samples_by_label("sickbay_outcomes_total", counters.outcomes, tuple(KINDS))
+    told = dict.fromkeys(TRANSITIONS, 0) | dict(counters.transitions)
     for labels, count in told.items():
         yield Sample("sickbay_transitions_total", count, labels)
     yield from samples_by_label("sickbay_dead_letters_total", fleet.skipped, REASONS, OTHER)

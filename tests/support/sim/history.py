@@ -189,11 +189,11 @@ class _Story:
         writers = 0
         for process in self.world.processes:
             p = process.projector
-            if p is None or p.fleet.seq != log.last_seq or not p.caught_up:
+            if p is None or p.fleet.seq != log.last_seq or not p.state.is_caught_up:
                 return f"{process.name} is at {p and p.fleet.seq} of {log.last_seq}: {p and process.node.ask(p.health)}"
-            if p.transitions.waiting and p.is_writer:
-                return f"{process.name} has {p.transitions.waiting} to tell"
-            writers += p.is_writer and p.keeper.live
+            if p.state.transitions.waiting and p.is_writer:
+                return f"{process.name} has {p.state.transitions.waiting} to tell"
+            writers += p.is_writer and p.state.is_live
         if writers != 1:
             return f"{writers} write"
         now_ms = self.server.now_ns() // 10**6

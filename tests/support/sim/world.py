@@ -14,10 +14,11 @@ import msgspec
 from sickbay.bus.connect import BusError, NatsOptions
 from sickbay.bus.link import Link
 from sickbay.bus.topology import CONTROL, LOG
+from sickbay.invalid import InvalidValue
 from sickbay.projector import Projector
 from sickbay.router.client import Sickbay, connect
 from sickbay.router.errors import Held
-from sickbay.service.leases import LeaseRefused, Leases, NotCurrent
+from sickbay.service.leases import Leases, NotCurrent
 from sickbay_events import (
     Override,
     Policy,
@@ -195,7 +196,7 @@ class Process:
     async def _answer(self, client: SimClient, leases: Leases, item: Any) -> None:
         try:
             answer = await leases.answer(msgspec.json.decode(item[3], type=TrialAsk))
-        except (BusError, LeaseRefused) as error:
+        except (BusError, InvalidValue) as error:
             code = NOT_CURRENT if isinstance(error, NotCurrent) else "503"
             await client.publish(item[1].decode(), b"", headers={"Nats-Service-Error-Code": code, "Why": str(error)})
         else:

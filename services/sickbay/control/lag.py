@@ -1,4 +1,4 @@
-"""Operators' acts and policies on their way into the log: noticed when NATS does not pass them on, and what helps.
+"""The lag of operators' acts and policies behind the log, and what helps when NATS does not pass them on.
 
 The log sources the control stream. After an outage its leader may try again only minutes later, and until then an act
 that was acknowledged is not in force. The next leader begins at once.
@@ -23,15 +23,15 @@ _log = logging.getLogger("sickbay.projector")
 
 ACTS_EVERY_S: Final = 5.0
 WAITING_EVERY_S: Final = 1.0
-"""How often it is looked while something waits."""
+"""Time between two looks while something waits."""
 WAIT_MAX_S: Final = 10.0
-"""From here on a warm source, which takes milliseconds, is taken for one that has stopped."""
+"""A working source takes milliseconds: after this long it counts as stopped."""
 STEP_DOWN_EVERY_S: Final = 60.0
 _REQUEST_S: Final = 2.0
 
 
 class ControlLag:
-    """What the control stream has and the log has not. For the projector that writes, which is one.
+    """What the control stream has and the log has not. Used by the one projector that writes.
 
     `waiting_s` says for how long the first such act has waited, by the server's clock; 0 while there is none.
     """
@@ -45,15 +45,15 @@ class ControlLag:
 
     @property
     def look_in_s(self) -> float:
-        """When to look again."""
+        """Seconds until the next look."""
         return WAITING_EVERY_S if self.waiting_s else ACTS_EVERY_S
 
     def forget(self) -> None:
-        """Somebody else looks after it."""
+        """Another projector looks after it now."""
         self.waiting_s, self._since_ms, self._said = 0.0, 0, False
 
     async def look(self, client: Client) -> None:
-        """See whether something waits; if it has for too long, say so and have the log's leader step down.
+        """See whether something waits. If it has for too long, warn and have the log's leader step down.
 
         Raises `BusError`, `nats.errors.Error` or `TimeoutError`.
         """
@@ -99,7 +99,7 @@ class ControlLag:
 
 
 async def _is_in_log(api: JetStreamApi, act: StoredMessage) -> bool:
-    """Whether the log has, or had, the copy of an act. Copies come in order, so one says it of all before it."""
+    """Whether the log has, or had, the copy of an act. Copies come in order, so one proves it of all before it."""
     copy = await api.last_message(LOG, act.subject)
     if copy is not None and copy.source_seq >= act.seq:
         return True
