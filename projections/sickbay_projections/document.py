@@ -8,7 +8,7 @@ from sickbay_events.names import untoken
 from sickbay_events.times import rfc3339
 
 from .entries import REASONS
-from .rules import breaker, credential, health, holds, rejections, samples, throttles
+from .rules import catalog, holds
 from .state.model import Hold, Node, ScopeState
 
 
@@ -29,13 +29,7 @@ def target_document(node: Node, seq: int, at_ms: int) -> dict[str, Any]:
         "outcomes": state.outcomes,
         "answers": state.answers,
         "rejections": state.rejections,
-        "strikes": 0 if void else rejections.live_strikes(state, at_ms, node.limits),
-        "threshold": node.limits.strikes,
-        **({} if void else _strikes(node, state, at_ms)),
-        **_faults(node, ScopeState() if void else state, at_ms),
-        **_throttling(node, ScopeState() if void else state, at_ms),
-        **_samples(node, ScopeState() if void else state, at_ms),
-        **(_health(node, at_ms) if node.scope.model is not None else {}),
+        **catalog.document(node, ScopeState() if void else state, at_ms),
         "last_event_ms": state.last_ms or None,
         "last_event_seq": state.last_seq or None,
         "last_answer_ms": state.good_ms or None,
@@ -57,79 +51,6 @@ def target_document(node: Node, seq: int, at_ms: int) -> dict[str, Any]:
 
 def _past(state: ScopeState) -> list[tuple[str, Any]]:
     return sorted((state.past or {}).items())
-
-
-def _strikes(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
-    strikes = state.strikes
-    if strikes is None or not rejections.live_strikes(state, at_ms, node.limits):
-        return {}
-    replicas = sorted(strikes.plain.keys() | strikes.permission.keys())
-    seen = strikes.witnesses
-    return {
-        "strikes_by": {
-            untoken(name): strikes.plain.get(name, 0) + strikes.permission.get(name, 0) for name in replicas
-        },
-        "strikes_until_ms": strikes.newest_ms + node.limits.strikes_window_ms,
-        "held_alone": untoken(seen.alone) if seen.alone is not None and at_ms < seen.alone_end_ms else None,
-    }
-
-
-def _faults(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
-    found, faults, ramp = breaker.evidence(state, at_ms, node.limits), state.faults, state.ramp
-    seen = faults.witnesses if faults is not None else None
-    alone = seen.alone if seen is not None and at_ms < seen.alone_end_ms else None
-    return {
-        "fault_run": found.run,
-        "window_attempts": found.attempts,
-        "window_faults": found.faults,
-        "window_faults_by": {untoken(name) if name else "(others)": found.by[name] for name in sorted(found.by)},
-        "breaker_held_alone": untoken(alone) if alone is not None else None,
-        "ramp_until_ms": ramp.end_ms if ramp is not None and at_ms < ramp.end_ms else None,
-    }
-
-
-def _throttling(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
-    slot = state.throttling
-    alone = [
-        untoken(seen.alone)
-        for seen in ((slot.rate, slot.quota) if slot is not None else ())
-        if seen.alone is not None and at_ms < seen.alone_end_ms
-    ]
-    return {
-        "throttles": throttles.counted(state, at_ms, node.limits),
-        "throttle_held_alone": alone,
-        "credential_strikes": credential.strikes(state, at_ms, node.limits),
-    }
-
-
-def _samples(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
-    plain, encoding = (share(state, at_ms, node.limits) for share in (samples.plain, samples.encoding))
-    alone = [
-        bad.witnesses.alone
-        for bad in (state.bad, state.damage)
-        if bad is not None and bad.witnesses.alone is not None and at_ms < bad.witnesses.alone_end_ms
-    ]
-    return {
-        "bad": plain.bad,
-        "checkable": plain.of,
-        "bad_by": {untoken(name) if name else "(others)": plain.by[name] for name in sorted(plain.by)},
-        "damaged": encoding.bad,
-        "attributable": encoding.of,
-        "degraded_held_alone": untoken(alone[0]) if alone else None,
-    }
-
-
-def _health(node: Node, at_ms: int) -> dict[str, Any]:
-    found, probes = health.health(node, at_ms), node.state.probes
-    return {
-        "health": found.word,
-        "health_why": found.why,
-        "health_age_s": found.age_s,
-        "health_since_ms": found.since_ms,
-        "readiness_failures": probes.failures if probes is not None else 0,
-        "last_ready_ms": (probes.ready_ms if probes is not None else 0) or None,
-        "last_live_ms": (probes.live_ms if probes is not None else 0) or None,
-    }
 
 
 def _hold(node: Node, hold: Hold, at_ms: int) -> dict[str, Any]:

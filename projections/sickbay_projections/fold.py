@@ -1,19 +1,12 @@
 """The one loop: every event of the log, in order, into the state of the fleet (Rule 4).
 
-How a fold plugs in. It is a small file with one `fold(case)`. It reads its own columns of `case.row`, keeps what it
-needs in a slot of `ScopeState` that stays None until needed, begins and ends holds through `holds` (`begin`, `lift`,
-`is_after`, `begins_again`, `nth`) and asks `witnesses` whose word it is. To add one:
-- its columns in `table.TABLE`, its slot in `state.ScopeState`, its numbers in `limits.Limits`;
-- its call in `outcomes.fold_all`, in the order in which derived events are to come;
-- its times in `bounds.step_back`, its cap in `bounds.cap_ms`, its slot in `overrides._empty` (what a clear empties),
-  its counters in `target_document`;
-- what an ordinary success must do (a count in a window) in `Fleet._outcome` before the quick exit, in place, without
-  a call or an allocation: windows are short lists of integers, made with the target. The slow way must leave the
-  same state behind: a state read back begins with it (`outcomes.mark`, and
-  `health_unchanged_until_ms` of `health` for its word).
+How a rule plugs in: its file in `rules` makes one `RULE` (`rules.rule.Rule`), which `catalog.RULES` lists. It keeps
+what it needs in a slot of `ScopeState` that stays None until needed, and begins and ends holds through `holds`.
+What an ordinary success must do stands in `Fleet._outcome` before the quick exit, in place, without a call or an
+allocation; the slow way (`outcomes.fold_all`) leaves the same state behind.
 Host and credential are nodes like the model: `case.node.host`, `case.node.credential`; holds of theirs begin by
 `holds.begin(case, that_node, ...)` and are told with its scope. Their good answers are the newest of their
-`children`, kept per model so that an ordinary success touches one state. A provider without an alias has no
+`children`, kept for each model so that an ordinary success touches one state. A provider without an alias has no
 credential scope unless the policy's `single_credential` names its host (Rule 1): the model is held then.
 """
 
@@ -33,7 +26,7 @@ from sickbay_events.view import Decision, GateEntry
 from . import entries
 from .decide import decide_entries
 from .document import target_document
-from .rules import health, holds, overrides, witnesses
+from .rules import catalog, health, holds, overrides, witnesses
 from .rules import warnings as notices
 from .rules.context import FoldContext
 from .rules.evidence import as_outcome, is_repeat
@@ -54,8 +47,9 @@ SKIPPED_MAX: Final = 32
 class Fleet:
     """The whole state: a pure function of the events folded so far."""
 
-    def __init__(self, policy: Policy | None = None, *, overlay: bool = False) -> None:
-        """`overlay`: a gate's own fold, where one witness is enough and its own counter is `seq` and `seen_seq`."""
+    def __init__(self, policy: Policy | None = None, *, overlay: bool = False, store: Store | None = None) -> None:
+        """`overlay`: a gate's own fold, where one witness is enough and its own counter is `seq` and `seen_seq`.
+        `store`: a state to go on with."""
         self.overlay = overlay
         self.seq = 0
         """Last sequence that was folded or passed."""
@@ -69,7 +63,7 @@ class Fleet:
         self.passed_over: dict[int, str] = {}
         """Sequences of the last call that folded no target, and why: `repeated`, `other` (no room), or the reason of a
         poison. No part of the state."""
-        self.store = Store(policy if policy is not None else Policy())
+        self.store = store or Store(policy if policy is not None else Policy())
         self._routes: dict[str, tuple[Replica, Node]] = {}
         self._case = FoldContext()
         self._case.store, self._case.overlay = self.store, overlay
@@ -137,7 +131,7 @@ class Fleet:
             self.time_ms = now_ms = time_ms
         elif now_ms - time_ms >= STEP_BACK_MS:
             self.time_ms = now_ms = time_ms
-            self.store.step_back(self.seq, now_ms)
+            self.store.step_back(self.seq, now_ms, catalog.step_back)
         store = self.store
         if now_ms >= store.due_ms:
             swept_hour = store.swept_hour
@@ -410,16 +404,20 @@ class Fleet:
 
     def digest(self) -> str:
         """Sum mod 2^128 of one hash a scope, one a replica and one for the rest; 32 hex digits."""
-        return self.store.digest(hash_of("fleet", snapshot.rest(self)))
+        return self.store.digest(hash_of("fleet", snapshot.rest(self._position(), self.store)))
 
     def encode(self) -> bytes:
         """The whole state as bytes: equal states give equal bytes in every process."""
-        return snapshot.encode_fleet(self)
+        return snapshot.encode(self._position(), self.store)
+
+    def _position(self) -> snapshot.Position:
+        return snapshot.Position(self.overlay, self.seq, self.time_ms, self.policy_seq, self.repeated, self.skipped)
 
     @classmethod
     def decode(cls, data: bytes) -> Fleet:
         """Read `encode` back. Raises ValueError for bytes of another fold version, or that are no state."""
-        found = snapshot.read(data)
-        fleet = cls(Policy.from_data(found.policy), overlay=found.overlay)
-        snapshot.fill(fleet, found)
+        position, store = snapshot.decode(data)
+        fleet = cls(overlay=position.overlay, store=store)
+        fleet.seq, fleet.time_ms, fleet.policy_seq = position.seq, position.time_ms, position.policy_seq
+        fleet.repeated, fleet.skipped = position.repeated, position.skipped
         return fleet

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sickbay_events.derived import TargetHeld, WarningRaised
 from sickbay_events.names import untoken
 
 from ..state import window
 from ..state.limits import RuleLimits
-from ..state.model import Faults, ScopeState
+from ..state.model import Faults, Node, ScopeState
 from . import circuit, holds, ramp, spread, witnesses
-from .circuit import RULE
+from .circuit import NAME
 from .context import FoldContext
+from .rule import Rule
 
 REPLICAS_MAX: Final = 16
 """Replicas whose faults are counted one by one; those of all others are counted together."""
@@ -87,7 +87,7 @@ def _answered(case: FoldContext, state: ScopeState) -> None:
     """What came through closes; a success is counted and ends the run as well."""
     spread.closed(case)
     hold = circuit.breaker_hold(case.node)
-    if not holds.is_after(case, RULE, state):
+    if not holds.is_after(case, NAME, state):
         return
     if hold is not None:
         circuit.close(case, case.node, hold, ring_seq=hold.began_seq)
@@ -137,8 +137,8 @@ def _fault(case: FoldContext, state: ScopeState) -> None:
     hold = circuit.breaker_hold(case.node)
     if hold is not None and case.now_ms < hold.end_ms:
         hold.later += 1
-    elif holds.is_after(case, RULE, state):
-        if circuit.is_trial(case, hold) if hold is not None else ramp.is_on(case, state, RULE):
+    elif holds.is_after(case, NAME, state):
+        if circuit.is_trial(case, hold) if hold is not None else ramp.is_on(case, state, NAME):
             circuit.begin_open(case, case.node, 1, {"faults": 1})
         else:
             _count(case, state)
@@ -231,36 +231,12 @@ def _hold_alone(case: FoldContext, faults: Faults, replica: str, suspect: str | 
     if not witnesses.note_alone(faults.witnesses, replica, case.now_ms, length_ms):
         return
     _warn(case, suspect, numbers)
-    case.out.append(
-        TargetHeld(
-            scope=case.node.scope,
-            rule=RULE,
-            cause_seq=case.seq,
-            time_ms=case.now_ms,
-            enforced=RULE not in case.limits.shadowed,
-            numbers=numbers,
-            began_seq=case.seq,
-            end_ms=case.now_ms + length_ms,
-            proof=True,
-            kind=case.kind,
-            status=case.status,
-            replica=untoken(replica),
-        )
-    )
+    case.held_alone(case.node, NAME, case.now_ms + length_ms, numbers, replica)
 
 
 def _warn(case: FoldContext, suspect: str | None, numbers: dict[str, int]) -> None:
     if suspect is not None:
-        case.out.append(
-            WarningRaised(
-                scope=case.node.scope,
-                rule="replica_suspect",
-                cause_seq=case.seq,
-                time_ms=case.now_ms,
-                numbers=numbers,
-                replica=untoken(suspect),
-            )
-        )
+        case.warned(case.node.scope, "replica_suspect", numbers, replica=suspect)
 
 
 def _note(by: dict[str, list[int]], replica: str, bucket: int) -> None:
@@ -278,3 +254,54 @@ def _totals(by: dict[str, list[int]], bucket: int) -> dict[str, int]:
 
 def _only(names: Collection[str]) -> str:
     return next(iter(names)) if len(names) == 1 else SEVERAL
+
+
+def _clear(state: ScopeState) -> None:
+    state.window = state.faults = None
+
+
+def _step_back(node: Node, now_ms: int) -> None:
+    state, bucket = node.state, now_ms // node.limits.bucket_ms
+    faults = state.faults
+    if state.window is not None:
+        window.step_back(state.window, bucket)
+    if faults is not None:
+        faults.run_ms = [min(at_ms, now_ms) for at_ms in faults.run_ms]
+        for counts in (*faults.by.values(), *faults.slow_by.values()):
+            window.step_back(counts, bucket)
+        witnesses.step_back(faults.witnesses, now_ms, _cap_ms(node.limits))
+
+
+def _document(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
+    found, faults, ramp_of = evidence(state, at_ms, node.limits), state.faults, state.ramp
+    seen = faults.witnesses if faults is not None else None
+    alone = seen.alone if seen is not None and at_ms < seen.alone_end_ms else None
+    return {
+        "fault_run": found.run,
+        "window_attempts": found.attempts,
+        "window_faults": found.faults,
+        "window_faults_by": {untoken(name) if name else "(others)": found.by[name] for name in sorted(found.by)},
+        "breaker_held_alone": untoken(alone) if alone is not None else None,
+        "ramp_until_ms": ramp_of.end_ms if ramp_of is not None and at_ms < ramp_of.end_ms else None,
+    }
+
+
+def _cap_ms(limits: RuleLimits) -> int:
+    jitter_ms = limits.breaker_cap_ms * limits.jitter_percent // 100
+    return max(limits.breaker_cap_ms + jitter_ms, limits.retry_after_cap_ms)
+
+
+def _concerns(case: FoldContext) -> bool:
+    return case.row.run in ("success", "fault") or case.state.faults is not None
+
+
+RULE: Final = Rule(
+    name=NAME,
+    clear=_clear,
+    step_back=_step_back,
+    document=_document,
+    cap_ms=_cap_ms,
+    concerns=_concerns,
+    fold=fold,
+    take_back=take_back,
+)

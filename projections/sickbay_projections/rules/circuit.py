@@ -9,12 +9,12 @@ from ..state.model import Hold, Node
 from . import holds, ramp
 from .context import FoldContext
 
-RULE = "breaker"
+NAME = "breaker"
 
 
 def breaker_hold(node: Node | None) -> Hold | None:
     """The breaker's hold of a scope, before its end or on probation."""
-    return (node.state.holds or {}).get(RULE) if node is not None else None
+    return (node.state.holds or {}).get(NAME) if node is not None else None
 
 
 def is_trial(case: FoldContext, hold: Hold) -> bool:
@@ -22,7 +22,7 @@ def is_trial(case: FoldContext, hold: Hold) -> bool:
 
     An overlay's calls are all its one replica's: there is nobody to lease a trial against.
     """
-    return case.now_ms >= hold.end_ms and (case.overlay or holds.is_leased(case, RULE, hold.began_seq))
+    return case.now_ms >= hold.end_ms and (case.overlay or holds.is_leased(case, NAME, hold.began_seq))
 
 
 def open_ms(case: FoldContext, node: Node, nth: int) -> int:
@@ -39,26 +39,14 @@ def open_ms(case: FoldContext, node: Node, nth: int) -> int:
 def begin_open(case: FoldContext, node: Node, count: int, numbers: dict[str, int]) -> None:
     """The breaker of this scope opens, or opens again. What it rests on is used up."""
     state = node.state
-    nth = holds.nth(state, RULE, case.now_ms, node.limits)
+    nth = holds.nth(state, NAME, case.now_ms, node.limits)
     long_ms = open_ms(case, node, nth)
     state.window = state.faults = state.ramp = None
-    hold = Hold(
-        rule=RULE,
-        began_seq=case.seq,
-        began_ms=case.now_ms,
-        end_ms=case.now_ms + long_ms,
-        length_ms=long_ms,
-        proof=True,
-        kind=case.kind,
-        status=case.status,
-        count=count,
-        nth=nth,
-    )
-    holds.begin(case, node, hold, numbers)
+    holds.begin(case, node, NAME, long_ms, numbers, count=count, nth=nth)
 
 
 def close(case: FoldContext, node: Node, hold: Hold, *, ring_seq: int, by: str = "success") -> None:
     """A success after the hold closes it into a ramp, and the window begins anew."""
     node.state.window = node.state.faults = None
-    ramp.begin_ramp(case, node, RULE, ring_seq)
+    ramp.begin_ramp(case, node, NAME, ring_seq)
     holds.lift(case, node, hold, by)

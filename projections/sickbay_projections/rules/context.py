@@ -140,7 +140,9 @@ class FoldContext:
             )
         )
 
-    def held_alone(self, node: Node, rule: str, end_ms: int, numbers: dict[str, int], replica: str) -> None:
+    def held_alone(
+        self, node: Node, rule: str, end_ms: int, numbers: dict[str, int], replica: str, *, proof: bool = True
+    ) -> None:
         """Tell that the overlay of one replica holds this scope, and the fleet does not. `replica` is a token."""
         self.out.append(
             TargetHeld(
@@ -152,7 +154,7 @@ class FoldContext:
                 numbers=numbers,
                 began_seq=self.seq,
                 end_ms=end_ms,
-                proof=True,
+                proof=proof,
                 kind=self.kind,
                 status=self.status,
                 replica=untoken(replica),

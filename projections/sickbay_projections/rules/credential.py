@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from ..state.limits import RuleLimits, grown_ms
-from ..state.model import Hold, Node, Refusals, ScopeState
+from ..state.model import Node, Refusals, ScopeState
 from . import holds, scopes
 from .context import FoldContext
+from .rule import Rule
 
-RULE: Final = "credential"
+NAME: Final = "credential"
 
 
 def fold(case: FoldContext) -> None:
@@ -23,7 +24,7 @@ def fold(case: FoldContext) -> None:
         if case.row.credential == "lifts":
             _answered(case, node)
         elif case.row.credential != "strike":
-            hold = (node.state.holds or {}).get(RULE)
+            hold = (node.state.holds or {}).get(NAME)
             if hold is not None:
                 case.store.touch(node)
                 if holds.begins_again(case, node, hold):
@@ -53,21 +54,21 @@ def _answered(case: FoldContext, node: Node) -> None:
     if state.refusals is not None:
         state.refusals = None
         case.store.touch(node)
-    hold = (state.holds or {}).get(RULE)
-    if hold is not None and holds.is_after(case, RULE, state):
+    hold = (state.holds or {}).get(NAME)
+    if hold is not None and holds.is_after(case, NAME, state):
         holds.lift(case, node, hold)
 
 
 def _refused(case: FoldContext, node: Node) -> None:
     state, limits = node.state, node.limits
-    hold = (state.holds or {}).get(RULE)
+    hold = (state.holds or {}).get(NAME)
     if hold is not None and case.now_ms < hold.end_ms:
         hold.later += 1
         case.store.touch(node)
         return
-    if not holds.is_after(case, RULE, state):
+    if not holds.is_after(case, NAME, state):
         return
-    if hold is not None and holds.is_leased(case, RULE, hold.began_seq):
+    if hold is not None and holds.is_leased(case, NAME, hold.began_seq):
         hold.neutral = 0
     refusals = _strike(case, node)
     count, replicas = sum(refusals.by.values()), len(refusals.by)
@@ -91,19 +92,37 @@ def _strike(case: FoldContext, node: Node) -> Refusals:
 
 def _hold(case: FoldContext, node: Node, numbers: dict[str, int]) -> None:
     state, limits = node.state, node.limits
-    nth = holds.nth(state, RULE, case.now_ms, limits)
+    nth = holds.nth(state, NAME, case.now_ms, limits)
     length_ms = grown_ms(limits.credential_ms, limits.credential_growth_milli, nth, limits.credential_cap_ms)
     state.refusals = None
-    hold = Hold(
-        rule=RULE,
-        began_seq=case.seq,
-        began_ms=case.now_ms,
-        end_ms=case.now_ms + length_ms,
-        length_ms=length_ms,
-        proof=True,
-        kind=case.kind,
-        status=case.status,
-        count=numbers["strikes"],
-        nth=nth,
+    holds.begin(case, node, NAME, length_ms, numbers, count=numbers["strikes"], nth=nth)
+
+
+def _clear(state: ScopeState) -> None:
+    state.refusals = None
+
+
+def _step_back(node: Node, now_ms: int) -> None:
+    refusals = node.state.refusals
+    if refusals is not None:
+        refusals.newest_ms = min(refusals.newest_ms, now_ms)
+
+
+def _concerns(case: FoldContext) -> bool:
+    wide = case.node.credential
+    return (
+        case.group == "auth"
+        or case.state.refusals is not None
+        or (wide is not None and wide.state.refusals is not None)
     )
-    holds.begin(case, node, hold, numbers)
+
+
+RULE: Final = Rule(
+    name=NAME,
+    clear=_clear,
+    step_back=_step_back,
+    document=lambda node, state, at_ms: {"credential_strikes": strikes(state, at_ms, node.limits)},
+    cap_ms=lambda limits: limits.credential_cap_ms,
+    concerns=_concerns,
+    fold=fold,
+)

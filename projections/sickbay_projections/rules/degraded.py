@@ -6,15 +6,19 @@ its end from being a herd are the leases of its trials).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+from sickbay_events.names import untoken
+
+from ..state import buckets
 from ..state.limits import grown_ms
-from ..state.model import Bad, Hold, Node, Witnesses
+from ..state.model import Bad, Hold, Node, ScopeState, Witnesses
 from . import holds, samples, witnesses
 from .context import FoldContext
+from .rule import Rule
 from .samples import SEVERAL, SampleShare, Says
 
-RULE: Final = "degraded"
+NAME: Final = "degraded"
 
 
 def fold(case: FoldContext) -> None:
@@ -41,7 +45,7 @@ def fold(case: FoldContext) -> None:
 
 def degraded_hold(scope: Node) -> Hold | None:
     """The hold of this rule, before its end or on probation."""
-    return (scope.state.holds or {}).get(RULE)
+    return (scope.state.holds or {}).get(NAME)
 
 
 def take_back(case: FoldContext) -> None:
@@ -69,10 +73,10 @@ def _on_hold(case: FoldContext, scope: Node, says: Says) -> bool:
     if says == "nothing":
         holds.begins_again(case, scope, hold)
         return True
-    if not holds.is_after(case, RULE, scope.state):
+    if not holds.is_after(case, NAME, scope.state):
         return False
     # An overlay's calls are all its one replica's: there is nobody to lease a trial against.
-    is_trial = case.overlay or holds.is_leased(case, RULE, hold.began_seq)
+    is_trial = case.overlay or holds.is_leased(case, NAME, hold.began_seq)
     if is_trial:
         hold.neutral = 0
     if says == "unchecked":
@@ -99,7 +103,7 @@ def _release(case: FoldContext, scope: Node, hold: Hold, by: str) -> bool:
 def _clean(case: FoldContext) -> None:
     """A clean sample is counted, and takes its replica's own word back."""
     state, host = case.state, case.node.host
-    if not holds.is_after(case, RULE, state):
+    if not holds.is_after(case, NAME, state):
         return
     samples.count_clean(state, case.event, case.now_ms, case.limits)
     for bad in (state.bad, state.damage):
@@ -115,10 +119,10 @@ def _clean(case: FoldContext) -> None:
 
 def _bad(case: FoldContext, says: Says) -> None:
     node, host, limits = case.node, case.node.host, case.limits
-    if not holds.is_after(case, RULE, case.state):
+    if not holds.is_after(case, NAME, case.state):
         return
     if says == "damage":
-        if host is not None and not holds.is_after(case, RULE, host.state):
+        if host is not None and not holds.is_after(case, NAME, host.state):
             return
         noted, of = samples.note_bad(case, says), case.state.attributed
         if host is not None and _host_begins(case, host):
@@ -178,7 +182,7 @@ def _weigh(
         _begin(case, scope, found, numbers, is_encoding=is_encoding)
     elif witnesses.note_alone(seen, word, case.now_ms, scope.limits.degraded_ms):
         _warn(case, scope, suspect, numbers)
-        case.held_alone(scope, RULE, case.now_ms + scope.limits.degraded_ms, numbers, word)
+        case.held_alone(scope, NAME, case.now_ms + scope.limits.degraded_ms, numbers, word)
     return is_everyones
 
 
@@ -201,22 +205,65 @@ def _warn(case: FoldContext, scope: Node, suspect: str | None, numbers: dict[str
 
 def _begin(case: FoldContext, scope: Node, found: SampleShare, numbers: dict[str, int], *, is_encoding: bool) -> None:
     limits = scope.limits
-    nth = holds.nth(scope.state, RULE, case.now_ms, limits)
+    nth = holds.nth(scope.state, NAME, case.now_ms, limits)
     length_ms = grown_ms(limits.degraded_ms, limits.degraded_growth_milli, nth, limits.degraded_cap_ms)
     samples.spend(case, scope)
-    hold = Hold(
-        rule=RULE,
-        began_seq=case.seq,
-        began_ms=case.now_ms,
-        end_ms=case.now_ms + length_ms,
-        length_ms=length_ms,
-        proof=True,
-        kind=case.kind,
-        status=case.status,
-        count=found.bad,
-        of=found.of,
-        encoding=is_encoding,
-        by=next(iter(found.by)) if len(found.by) == 1 else SEVERAL,
-        nth=nth,
+    by = next(iter(found.by)) if len(found.by) == 1 else SEVERAL
+    holds.begin(
+        case, scope, NAME, length_ms, numbers, count=found.bad, of=found.of, encoding=is_encoding, by=by, nth=nth
     )
-    holds.begin(case, scope, hold, numbers)
+
+
+def _clear(state: ScopeState) -> None:
+    state.checked = state.bad = state.attributed = state.damage = None
+
+
+def _step_back(node: Node, now_ms: int) -> None:
+    state, bucket = node.state, now_ms // node.limits.sample_ms
+    for counts in (state.checked, state.attributed):
+        if counts is not None:
+            buckets.step_back(counts, bucket)
+    for bad in (state.bad, state.damage):
+        if bad is not None:
+            for counts in bad.by.values():
+                buckets.step_back(counts, bucket)
+            witnesses.step_back(bad.witnesses, now_ms, node.limits.degraded_cap_ms)
+
+
+def _document(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
+    plain, encoding = (share(state, at_ms, node.limits) for share in (samples.plain, samples.encoding))
+    alone = [
+        bad.witnesses.alone
+        for bad in (state.bad, state.damage)
+        if bad is not None and bad.witnesses.alone is not None and at_ms < bad.witnesses.alone_end_ms
+    ]
+    return {
+        "bad": plain.bad,
+        "checkable": plain.of,
+        "bad_by": {untoken(name) if name else "(others)": plain.by[name] for name in sorted(plain.by)},
+        "damaged": encoding.bad,
+        "attributable": encoding.of,
+        "degraded_held_alone": untoken(alone[0]) if alone else None,
+    }
+
+
+def _concerns(case: FoldContext) -> bool:
+    state, host = case.state, case.node.host
+    return (
+        case.row.sample != "none"
+        or state.bad is not None
+        or state.damage is not None
+        or (host is not None and host.state.damage is not None)
+    )
+
+
+RULE: Final = Rule(
+    name=NAME,
+    clear=_clear,
+    step_back=_step_back,
+    document=_document,
+    cap_ms=lambda limits: limits.degraded_cap_ms,
+    concerns=_concerns,
+    fold=fold,
+    take_back=take_back,
+)

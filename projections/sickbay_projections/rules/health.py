@@ -7,7 +7,7 @@ something good comes or a day is over; a hold of its credential is `unhealthy` (
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,8 +18,9 @@ from sickbay_events.outcome import ProbeResult
 from ..state import window
 from ..state.limits import BUCKETS
 from ..state.model import NEVER, Hold, Node, ProbeState, ScopeState
-from . import credential, holds, overrides, rejections, samples
+from . import credential, holds, rejections, samples, scopes
 from .context import FoldContext
+from .rule import Rule
 
 WORDS: Final = (
     "held",
@@ -126,7 +127,7 @@ def health(node: Node | None, at_ms: int) -> Health:
     if node is None:
         return Health(word="unknown", why="nothing", age_s=None, since_ms=None)
     # What lies before a clear of a wider scope is void.
-    state = ScopeState() if overrides.is_behind(node) else node.state
+    state = ScopeState() if scopes.is_behind(node) else node.state
     found = _judge(node, state, at_ms)
     age_s = max(0, at_ms - found.evidence_ms) / 1000 if found.evidence_ms else None
     since_ms = state.word_ms if found.word == state.word and state.word_ms else None
@@ -152,7 +153,7 @@ def _judge(node: Node, state: ScopeState, at_ms: int) -> HealthFinding:
         return HealthFinding("degraded", "strikes", state.strikes.newest_ms)
     if state.refusals is not None or (wide is not None and wide.state.refusals is not None):
         for scope in (node, wide):
-            if scope is not None and scope.state.refusals is not None and not overrides.is_behind(scope):
+            if scope is not None and scope.state.refusals is not None and not scopes.is_behind(scope):
                 mine = state if scope is node else scope.state
                 if credential.strikes(mine, at_ms, scope.limits) and mine.refusals is not None:
                     return HealthFinding("degraded", "strikes", mine.refusals.newest_ms)
@@ -202,7 +203,7 @@ def _held(node: Node, state: ScopeState, at_ms: int) -> HealthFinding | None:
         if scope is None:
             continue
         mine = state if scope is node else scope.state
-        if (mine.operator is None and mine.holds is None) or (scope is not node and overrides.is_behind(scope)):
+        if (mine.operator is None and mine.holds is None) or (scope is not node and scopes.is_behind(scope)):
             continue
         if mine.operator is not None and not mine.operator.allow and at_ms < mine.operator.end_ms:
             return HealthFinding("held", "operator", mine.operator.time_ms)
@@ -256,3 +257,34 @@ def _is_against(case: FoldContext) -> bool:
         return False
     hold = (case.state.holds or {}).get(rule)
     return (hold is not None and hold.began_seq == case.seq) or holds.is_after(case, rule, case.state)
+
+
+def _clear(state: ScopeState) -> None:
+    state.probes = None
+    state.against_ms, state.is_against = 0, False
+
+
+def _step_back(node: Node, now_ms: int) -> None:
+    state = node.state
+    state.against_ms = min(state.against_ms, now_ms)
+    if state.probes is not None:
+        for name in ("live_ms", "not_live_ms", "ready_ms", "not_ready_ms"):
+            setattr(state.probes, name, min(getattr(state.probes, name), now_ms))
+
+
+def _document(node: Node, _state: ScopeState, at_ms: int) -> dict[str, Any]:
+    if node.scope.model is None:
+        return {}
+    found, probes = health(node, at_ms), node.state.probes
+    return {
+        "health": found.word,
+        "health_why": found.why,
+        "health_age_s": found.age_s,
+        "health_since_ms": found.since_ms,
+        "readiness_failures": probes.failures if probes is not None else 0,
+        "last_ready_ms": (probes.ready_ms if probes is not None else 0) or None,
+        "last_live_ms": (probes.live_ms if probes is not None else 0) or None,
+    }
+
+
+RULE: Final = Rule(name="health", clear=_clear, step_back=_step_back, document=_document)

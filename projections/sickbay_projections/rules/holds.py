@@ -51,8 +51,45 @@ def is_early_trial(case: FoldContext, state: ScopeState, hold: Hold) -> bool:
     return is_after(case, hold.rule, state) if case.overlay else is_leased(case, hold.rule, hold.began_seq)
 
 
-def begin(case: FoldContext, node: Node, hold: Hold, numbers: dict[str, int]) -> None:
-    """A hold begins at this event, in the place of the one before."""
+def begin(
+    case: FoldContext,
+    node: Node,
+    rule: str,
+    length_ms: int,
+    numbers: dict[str, int],
+    *,
+    count: int,
+    nth: int,
+    proof: bool = True,
+    early: bool = False,
+    of: int = 0,
+    encoding: bool = False,
+    by: str = "",
+    ramp_ms: int = 0,
+) -> None:
+    """A hold begins at this event, in the place of the one before. Its fields are those of `Hold`."""
+    hold = Hold(
+        rule=rule,
+        began_seq=case.seq,
+        began_ms=case.now_ms,
+        end_ms=case.now_ms + length_ms,
+        length_ms=length_ms,
+        proof=proof,
+        kind=case.kind,
+        status=case.status,
+        count=count,
+        of=of,
+        encoding=encoding,
+        by=by,
+        nth=nth,
+        early=early,
+        ramp_ms=ramp_ms,
+    )
+    stand(case, node, hold, numbers)
+
+
+def stand(case: FoldContext, node: Node, hold: Hold, numbers: dict[str, int]) -> None:
+    """This hold stands from this event on, in the place of the one before."""
     state = node.state
     hold.shown_over_ms = over_ms(hold, node.limits)
     if state.holds is None:
@@ -143,7 +180,7 @@ def begins_again(case: FoldContext, node: Node, hold: Hold) -> bool:
     hold.end_ms = case.now_ms + hold.length_ms
     hold.neutral = hold.later = hold.evidence_ms = hold.trial_ms = hold.clean = hold.uncheckable = 0
     hold.early = False
-    begin(case, node, hold, {"neutral_trials": NEUTRAL_TRIALS})
+    stand(case, node, hold, {"neutral_trials": NEUTRAL_TRIALS})
     return True
 
 

@@ -12,14 +12,13 @@ from typing import Final
 from sickbay_events.outcome import CallOutcome
 
 from ..state.model import NEVER, Node, Replica
-from . import breaker, credential, degraded, health, holds, overrides, rejections, throttles, witnesses
+from . import health, holds, overrides, throttles, witnesses
 from . import warnings as notices
+from .catalog import HOLDING
 from .columns import GROUPS, REPEATABLE, TABLE
 from .context import FoldContext, http_status
 from .evidence import is_repeat, judged
 
-_TRIED: Final = ("success", "fault")
-"""Groups that are attempts to the breaker."""
 _SUCCESS: Final = (GROUPS["ok"], TABLE[GROUPS["ok"]])
 
 
@@ -65,48 +64,22 @@ def fold_all(
 
 def _count(case: FoldContext, node: Node, host: Node, wide: Node) -> None:
     """Fold by fold, but for those that have nothing to do with such an outcome where nothing is remembered."""
-    state, row, group = node.state, case.row, case.group
     standing: set[str] | tuple[str, ...] = ()
-    if state.holds is not None or host.state.holds is not None or wide.state.holds is not None:
+    if node.state.holds is not None or host.state.holds is not None or wide.state.holds is not None:
         standing = {rule for scope in (node, host, wide) for rule in scope.state.holds or ()}
-    if group == "rejection" or state.strikes is not None or "quarantine" in standing:
-        rejections.fold(case)
-    if (
-        group == "throttle"
-        or "throttle" in standing
-        or (row.throttle == "ends" and not (throttles.is_settled(state) and throttles.is_settled(wide.state)))
-    ):
-        throttles.fold(case)
-    if group in _TRIED or state.faults is not None or "breaker" in standing:
-        breaker.fold(case)
-    if (
-        row.sample != "none"
-        or state.bad is not None
-        or state.damage is not None
-        or host.state.damage is not None
-        or "degraded" in standing
-    ):
-        degraded.fold(case)
-    if group == "auth" or state.refusals is not None or wide.state.refusals is not None or "credential" in standing:
-        credential.fold(case)
+    for rule in HOLDING:
+        if rule.name in standing or rule.concerns(case):
+            rule.fold(case)
 
 
 def take_back(case: FoldContext, node: Node, replica: Replica, event: CallOutcome, at: tuple[int, int]) -> None:
     """What an ordinary success does where something is remembered and nothing is held, as `fold_all` does it."""
-    state, wide = node.state, node.credential
-    assert wide is not None  # a target has one
-    case.node, case.state, case.limits = node, state, node.limits
+    case.node, case.state, case.limits = node, node.state, node.limits
     case.event, case.replica = event, replica.key
     case.seq, case.now_ms = at
     case.queued_ms, case.is_attempt, case.kind, case.group, case.row = event.queued_ms or 0, True, "ok", *_SUCCESS
-    if state.strikes is not None:
-        rejections.fold(case)
-        node.health_unchanged_until_ms = 0
-    if not (throttles.is_settled(state) and throttles.is_settled(wide.state)):
-        throttles.fold(case)
-    if state.faults is not None:
-        breaker.take_back(case)
-    degraded.take_back(case)
+    for rule in HOLDING:
+        rule.take_back(case)
     mark(node)
 
 

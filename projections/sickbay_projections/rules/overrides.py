@@ -8,7 +8,7 @@ from sickbay_events.times import parse_rfc3339
 
 from ..state.limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX
 from ..state.model import Node, Operator
-from . import holds
+from . import catalog, holds
 from .context import FoldContext
 
 RULE = "operator"
@@ -25,14 +25,6 @@ def fold(case: FoldContext, node: Node, event: Override) -> None:
     else:
         _record(case, node, event, min(parse_rfc3339(event.until or ""), case.now_ms + OVERRIDE_MS_MAX))
     case.changed(node)
-
-
-def is_behind(node: Node) -> bool:
-    """Whether a clear of a wider scope made void what stands here, and the scope has not taken note of it yet."""
-    cleared_seq, host, credential = node.state.cleared_seq, node.host, node.credential
-    if host is not None and host.state.cleared_seq > cleared_seq:
-        return True
-    return credential is not None and credential.state.cleared_seq > cleared_seq
 
 
 def catch_up(case: FoldContext, node: Node) -> None:
@@ -88,10 +80,8 @@ def _empty(case: FoldContext, node: Node, cleared_seq: int, cleared_ms: int, eve
     operator = state.operator
     if operator is not None and not operator.allow and case.now_ms < operator.end_ms:
         case.out.append(_released(case, node, (RULE, operator.seq, operator.end_ms), "clear", event))
-    state.holds = state.past = state.strikes = state.operator = None
-    state.window = state.faults = state.ramp = state.throttling = state.refusals = None
-    state.checked = state.bad = state.attributed = state.damage = state.notices = state.probes = None
-    state.against_ms, state.is_against = 0, False
+    state.holds = state.past = state.operator = state.ramp = None
+    catalog.clear(state)
     state.released_by = "clear"
     # A wide clear is noted late: what an ordinary success left behind since then stays.
     later = {name: at_ms for name, at_ms in (state.requests or {}).items() if at_ms > cleared_ms}

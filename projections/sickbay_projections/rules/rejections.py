@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from sickbay_events.derived import TargetHeld
+from typing import Any, Final
+
+from sickbay_events.names import untoken
 
 from ..state.limits import RuleLimits, grown_ms
-from ..state.model import Hold, ScopeState, Strikes
+from ..state.model import Hold, Node, ScopeState, Strikes
 from . import holds, witnesses
 from .context import FoldContext
+from .rule import Rule
 
-RULE = "quarantine"
+NAME: Final = "quarantine"
 
 
 def fold(case: FoldContext) -> None:
@@ -21,11 +24,11 @@ def fold(case: FoldContext) -> None:
         return
     if case.row.strikes == "clears":
         _answered(case, state)
-    hold = (state.holds or {}).get(RULE)
+    hold = (state.holds or {}).get(NAME)
     if case.row.quarantine == "strike":
         _rejected(case, state, hold)
     elif hold is not None and case.row.quarantine == "lifts":
-        if holds.is_after(case, RULE, state):
+        if holds.is_after(case, NAME, state):
             holds.lift(case, case.node, hold)
     elif hold is not None and holds.begins_again(case, case.node, hold):
         state.strikes = None
@@ -65,9 +68,9 @@ def _rejected(case: FoldContext, state: ScopeState, hold: Hold | None) -> None:
             hold.early = False
             case.changed(case.node)
         return
-    if not holds.is_after(case, RULE, state):
+    if not holds.is_after(case, NAME, state):
         return
-    if hold is not None and holds.is_leased(case, RULE, hold.began_seq):
+    if hold is not None and holds.is_leased(case, NAME, hold.began_seq):
         hold.neutral = 0
     strikes = _strike(case, state)
     if _is_everyones(case, state, strikes):
@@ -111,44 +114,16 @@ def _hold_alone(case: FoldContext, strikes: Strikes) -> None:
     seen = strikes.witnesses
     if not witnesses.note_alone(seen, case.replica, case.now_ms, case.limits.quarantine_ms):
         return
-    case.out.append(
-        TargetHeld(
-            scope=case.node.scope,
-            rule=RULE,
-            cause_seq=case.seq,
-            time_ms=case.now_ms,
-            enforced=RULE not in case.limits.shadowed,
-            numbers=_numbers(strikes),
-            began_seq=case.seq,
-            end_ms=seen.alone_end_ms,
-            proof=True,
-            kind=case.event.kind,
-            status=case.status,
-            replica=case.replica_name,
-        )
-    )
+    case.held_alone(case.node, NAME, seen.alone_end_ms, _numbers(strikes), case.replica)
 
 
 def _quarantine(case: FoldContext, state: ScopeState, strikes: Strikes) -> None:
     limits = case.limits
-    nth = holds.nth(state, RULE, case.now_ms, limits)
+    nth = holds.nth(state, NAME, case.now_ms, limits)
     length_ms = grown_ms(limits.quarantine_ms, limits.quarantine_growth_milli, nth, limits.quarantine_cap_ms)
     numbers = _numbers(strikes)
     state.strikes = None
-    hold = Hold(
-        rule=RULE,
-        began_seq=case.seq,
-        began_ms=case.now_ms,
-        end_ms=case.now_ms + length_ms,
-        length_ms=length_ms,
-        proof=True,
-        kind=case.event.kind,
-        status=case.status,
-        count=numbers["strikes"],
-        nth=nth,
-        early=strikes.early,
-    )
-    holds.begin(case, case.node, hold, numbers)
+    holds.begin(case, case.node, NAME, length_ms, numbers, count=numbers["strikes"], nth=nth, early=strikes.early)
 
 
 def _numbers(strikes: Strikes) -> dict[str, int]:
@@ -165,3 +140,52 @@ def _no_strikes(strikes: Strikes) -> None:
 def _drop_if_empty(state: ScopeState, strikes: Strikes) -> None:
     if not strikes.plain and not strikes.permission and witnesses.is_empty(strikes.witnesses):
         state.strikes = None
+
+
+def _clear(state: ScopeState) -> None:
+    state.strikes = None
+
+
+def _step_back(node: Node, now_ms: int) -> None:
+    strikes = node.state.strikes
+    if strikes is not None:
+        strikes.newest_ms = min(strikes.newest_ms, now_ms)
+        witnesses.step_back(strikes.witnesses, now_ms, node.limits.quarantine_cap_ms)
+
+
+def _document(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"strikes": live_strikes(state, at_ms, node.limits), "threshold": node.limits.strikes}
+    strikes = state.strikes
+    if strikes is None or not found["strikes"]:
+        return found
+    replicas = sorted(strikes.plain.keys() | strikes.permission.keys())
+    seen = strikes.witnesses
+    return found | {
+        "strikes_by": {
+            untoken(name): strikes.plain.get(name, 0) + strikes.permission.get(name, 0) for name in replicas
+        },
+        "strikes_until_ms": strikes.newest_ms + node.limits.strikes_window_ms,
+        "held_alone": untoken(seen.alone) if seen.alone is not None and at_ms < seen.alone_end_ms else None,
+    }
+
+
+def _concerns(case: FoldContext) -> bool:
+    return case.group == "rejection" or case.state.strikes is not None
+
+
+def _take_back(case: FoldContext) -> None:
+    if case.state.strikes is not None:
+        fold(case)
+        case.node.health_unchanged_until_ms = 0
+
+
+RULE: Final = Rule(
+    name=NAME,
+    clear=_clear,
+    step_back=_step_back,
+    document=_document,
+    cap_ms=lambda limits: limits.quarantine_cap_ms,
+    concerns=_concerns,
+    fold=fold,
+    take_back=_take_back,
+)

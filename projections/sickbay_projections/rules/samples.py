@@ -10,7 +10,7 @@ from sickbay_events.outcome import CallOutcome
 from ..state import buckets
 from ..state.limits import SAMPLE_BUCKETS, RuleLimits
 from ..state.model import NEVER, Bad, Node, ScopeState
-from . import overrides, witnesses
+from . import scopes, witnesses
 from .context import FoldContext
 
 Says: TypeAlias = Literal["clean", "bad", "damage", "unchecked", "nothing"]
@@ -125,7 +125,7 @@ def of_host(host: Node, now_ms: int) -> tuple[SampleShare, int]:
 
 def live_models(host: Node) -> Iterator[Node]:
     """The models of a host that no clear of a wider scope has made void."""
-    return (model for model in _models(host) if not overrides.is_behind(model))
+    return (model for model in _models(host) if not scopes.is_behind(model))
 
 
 def has_other_clean(case: FoldContext, scope: Node, replica: str) -> bool:

@@ -23,6 +23,14 @@ def spoken_of(case: FoldContext) -> Node:
     return credential if is_one else case.node
 
 
+def is_behind(node: Node) -> bool:
+    """Whether a clear of a wider scope made void what stands here, and the scope has not taken note of it yet."""
+    cleared_seq, host, credential = node.state.cleared_seq, node.host, node.credential
+    if host is not None and host.state.cleared_seq > cleared_seq:
+        return True
+    return credential is not None and credential.state.cleared_seq > cleared_seq
+
+
 def any_other_good(case: FoldContext, node: Node) -> bool:
     """Whether a replica other than this event's had a good answer of this scope in the last 10 min."""
     within_ms = node.limits.good_answer_ms

@@ -8,8 +8,8 @@ from typing import Final
 from sickbay_events.kinds import Kind
 
 from ..state.model import Node
-from . import circuit, holds, overrides
-from .circuit import RULE
+from . import circuit, holds, scopes
+from .circuit import NAME
 from .context import FoldContext
 
 KINDS: Final[frozenset[Kind]] = frozenset({"network", "timeout", "server_error"})
@@ -27,7 +27,7 @@ def open_models(case: FoldContext) -> None:
         lately = _is_lately(case, max(state.good_ms, state.bad_ms))
         called += lately
         hold = circuit.breaker_hold(model)
-        if hold is None or hold.kind not in KINDS or case.now_ms >= hold.end_ms or overrides.is_behind(model):
+        if hold is None or hold.kind not in KINDS or case.now_ms >= hold.end_ms or scopes.is_behind(model):
             continue
         found += 1
         found_lately += lately
@@ -47,7 +47,7 @@ def _open(case: FoldContext, credential: Node, numbers: dict[str, int], *, netwo
         if any(_is_lately(case, model.state.good_ms) for model in models(wide)):
             continue
         hold = circuit.breaker_hold(wide)
-        if (hold is None or case.now_ms >= hold.end_ms) and holds.is_after(case, RULE, wide.state):
+        if (hold is None or case.now_ms >= hold.end_ms) and holds.is_after(case, NAME, wide.state):
             circuit.begin_open(case, wide, numbers["open"], numbers)
         return
 
@@ -56,17 +56,17 @@ def closed(case: FoldContext) -> None:
     """A success closes the wide holds that it is after, and with them the models' holds of these kinds."""
     for wide in (case.node.host, case.node.credential):
         hold = circuit.breaker_hold(wide)
-        if wide is None or hold is None or not holds.is_after(case, RULE, wide.state):
+        if wide is None or hold is None or not holds.is_after(case, NAME, wide.state):
             continue
         circuit.close(case, wide, hold, ring_seq=hold.began_seq)
         for model in sorted(models(wide), key=lambda model: model.key):
             own = circuit.breaker_hold(model)
-            if own is None or own.kind not in KINDS or overrides.is_behind(model):
+            if own is None or own.kind not in KINDS or scopes.is_behind(model):
                 continue
             if case.now_ms >= holds.over_ms(own, model.limits):
                 continue
             # A model's hold that is younger than the wide one may rest on what this call did not know yet.
-            if own.began_seq <= hold.began_seq or holds.is_after(case, RULE, model.state):
+            if own.began_seq <= hold.began_seq or holds.is_after(case, NAME, model.state):
                 # In the same ring: a replica that is in for the wide scope is in for its models.
                 circuit.close(case, model, own, ring_seq=hold.began_seq, by="wide_close")
 
@@ -79,7 +79,7 @@ def failed(case: FoldContext) -> None:
         hold = circuit.breaker_hold(wide)
         if hold is None or not circuit.is_trial(case, hold):
             continue
-        if holds.is_after(case, RULE, wide.state):
+        if holds.is_after(case, NAME, wide.state):
             circuit.begin_open(case, wide, 1, {"faults": 1})
 
 
@@ -87,7 +87,7 @@ def told_nothing(case: FoldContext) -> None:
     """A trial of a wide hold gave its lease back."""
     for wide in (case.node.host, case.node.credential):
         hold = circuit.breaker_hold(wide)
-        if wide is not None and hold is not None and holds.is_leased(case, RULE, hold.began_seq):
+        if wide is not None and hold is not None and holds.is_leased(case, NAME, hold.began_seq):
             holds.begins_again(case, wide, hold)
             case.store.touch(wide)
 

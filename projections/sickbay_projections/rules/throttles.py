@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
-from sickbay_events.derived import TargetHeld
+from sickbay_events.names import untoken
 from sickbay_events.outcome import RETRY_AFTER_S_MAX
 
 from ..state.limits import RuleLimits, grown_ms
 from ..state.model import Hold, Node, ScopeState, Throttling, Witnesses
 from . import holds, ramp, scopes, witnesses
 from .context import FoldContext
+from .rule import Rule
 
-RULE: Final = "throttle"
+NAME: Final = "throttle"
 
 
 def fold(case: FoldContext) -> None:
@@ -39,7 +40,7 @@ def counted(state: ScopeState, at_ms: int, limits: RuleLimits) -> int:
 
 def trial_every_ms(hold: Hold, limits: RuleLimits) -> int:
     """How often a leased trial is wanted before the end of a long throttle; 0: never."""
-    if hold.rule != RULE or hold.end_ms - hold.began_ms <= limits.throttle_trial_ms:
+    if hold.rule != NAME or hold.end_ms - hold.began_ms <= limits.throttle_trial_ms:
         return 0
     return limits.quota_trial_ms if hold.kind == "quota" else limits.throttle_trial_ms
 
@@ -52,7 +53,7 @@ def trial_from_ms(hold: Hold, limits: RuleLimits) -> int:
 
 def is_settled(state: ScopeState) -> bool:
     """Whether an answer that knows of the last throttle has nothing to clear, to end or to forget here."""
-    past = (state.past or {}).get(RULE)
+    past = (state.past or {}).get(NAME)
     return state.throttling is None and (past is None or not past.nth)
 
 
@@ -67,14 +68,14 @@ def _answered(case: FoldContext, node: Node) -> None:
             witnesses.forget_like(slot.rate, case.replica)
             witnesses.forget_like(slot.quota, case.replica)
         _age(state, slot, case.now_ms, node.limits)
-    hold, past = (state.holds or {}).get(RULE), (state.past or {}).get(RULE)
-    if (hold is None and (past is None or not past.nth)) or not holds.is_after(case, RULE, state):
+    hold, past = (state.holds or {}).get(NAME), (state.past or {}).get(NAME)
+    if (hold is None and (past is None or not past.nth)) or not holds.is_after(case, NAME, state):
         return
     case.store.touch(node)
     if hold is not None:
         hold.nth = 0
         if case.now_ms < hold.end_ms:
-            ramp.begin_ramp(case, node, RULE, hold.began_seq)
+            ramp.begin_ramp(case, node, NAME, hold.began_seq)
             holds.lift(case, node, hold)
     elif past is not None:
         past.nth = 0
@@ -82,7 +83,7 @@ def _answered(case: FoldContext, node: Node) -> None:
 
 def _tried(case: FoldContext, node: Node) -> None:
     """An early trial that was no answer: the next one is wanted a while later."""
-    hold = (node.state.holds or {}).get(RULE)
+    hold = (node.state.holds or {}).get(NAME)
     if hold is not None and holds.is_early_trial(case, node.state, hold):
         hold.trial_ms = case.now_ms
         case.changed(node)
@@ -90,11 +91,11 @@ def _tried(case: FoldContext, node: Node) -> None:
 
 def _throttled(case: FoldContext, node: Node) -> None:
     state, limits = node.state, node.limits
-    hold = (state.holds or {}).get(RULE)
+    hold = (state.holds or {}).get(NAME)
     if hold is not None and case.now_ms < hold.end_ms:
         hold.later += 1
         case.store.touch(node)
-    if not holds.is_after(case, RULE, state):
+    if not holds.is_after(case, NAME, state):
         return
     if case.overlay:
         _hold(case, node, _own_ms(case, limits), {"throttles": 1, "replicas": 1})
@@ -173,21 +174,7 @@ def _is_everyones(case: FoldContext, node: Node, slot: Throttling, seen: Witness
         return True
     length_ms = _own_ms(case, node.limits)
     if witnesses.note_alone(seen, case.replica, case.now_ms, length_ms):
-        case.out.append(
-            TargetHeld(
-                scope=node.scope,
-                rule=RULE,
-                cause_seq=case.seq,
-                time_ms=case.now_ms,
-                enforced=RULE not in node.limits.shadowed,
-                numbers=_numbers(slot, seen),
-                began_seq=case.seq,
-                end_ms=case.now_ms + length_ms,
-                kind=case.kind,
-                status=case.status,
-                replica=case.replica_name,
-            )
-        )
+        case.held_alone(node, NAME, case.now_ms + length_ms, _numbers(slot, seen), case.replica, proof=False)
     return False
 
 
@@ -202,7 +189,7 @@ def _numbers(slot: Throttling, seen: Witnesses) -> dict[str, int]:
 
 def _nth(state: ScopeState) -> int:
     """Throttles double while nothing was answered in between, however long that is."""
-    before = (state.holds or {}).get(RULE) or (state.past or {}).get(RULE)
+    before = (state.holds or {}).get(NAME) or (state.past or {}).get(NAME)
     return before.nth + 1 if before is not None else 1
 
 
@@ -233,7 +220,7 @@ def _fleet_ms(case: FoldContext, limits: RuleLimits, nth: int) -> int:
 def _hold(case: FoldContext, node: Node, length_ms: int, numbers: dict[str, int]) -> None:
     """A hold begins, or the end of the one that stands moves out; a shorter hint never shortens."""
     limits, end_ms = node.limits, case.now_ms + length_ms
-    hold = (node.state.holds or {}).get(RULE)
+    hold = (node.state.holds or {}).get(NAME)
     if hold is not None and case.now_ms < hold.end_ms:
         if end_ms > hold.end_ms:
             old_end_ms, hold.end_ms, hold.length_ms = hold.end_ms, end_ms, length_ms
@@ -241,17 +228,68 @@ def _hold(case: FoldContext, node: Node, length_ms: int, numbers: dict[str, int]
             hold.shown_over_ms = holds.over_ms(hold, limits)
             case.held(node, hold, numbers, old_end_ms)
         return
-    hold = Hold(
-        rule=RULE,
-        began_seq=case.seq,
-        began_ms=case.now_ms,
-        end_ms=end_ms,
-        length_ms=length_ms,
-        kind=case.kind,
-        status=case.status,
+    holds.begin(
+        case,
+        node,
+        NAME,
+        length_ms,
+        numbers,
         count=numbers["throttles"],
         nth=1 if case.overlay else _nth(node.state),
+        proof=False,
         # A gate's own fold has no ramp: it is one replica.
         ramp_ms=0 if case.overlay else limits.ramp_step_ms * len(limits.ramp_percents),
     )
-    holds.begin(case, node, hold, numbers)
+
+
+def _clear(state: ScopeState) -> None:
+    state.throttling = None
+
+
+def _step_back(node: Node, now_ms: int) -> None:
+    slot = node.state.throttling
+    if slot is not None:
+        slot.at_ms = [min(at_ms, now_ms) for at_ms in slot.at_ms]
+        for seen in (slot.rate, slot.quota):
+            witnesses.step_back(seen, now_ms, _longest_ms(node.limits))
+
+
+def _document(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
+    slot = state.throttling
+    alone = [
+        untoken(seen.alone)
+        for seen in ((slot.rate, slot.quota) if slot is not None else ())
+        if seen.alone is not None and at_ms < seen.alone_end_ms
+    ]
+    return {"throttles": counted(state, at_ms, node.limits), "throttle_held_alone": alone}
+
+
+def _longest_ms(limits: RuleLimits) -> int:
+    return max(limits.throttle_cap_ms, limits.quota_cap_ms)
+
+
+def _is_owed(case: FoldContext) -> bool:
+    """Whether an answer has something to clear, to end or to forget."""
+    wide = case.node.credential
+    return not (is_settled(case.state) and (wide is None or is_settled(wide.state)))
+
+
+def _concerns(case: FoldContext) -> bool:
+    return case.group == "throttle" or (case.row.throttle == "ends" and _is_owed(case))
+
+
+def _take_back(case: FoldContext) -> None:
+    if _is_owed(case):
+        fold(case)
+
+
+RULE: Final = Rule(
+    name=NAME,
+    clear=_clear,
+    step_back=_step_back,
+    document=_document,
+    cap_ms=_longest_ms,
+    concerns=_concerns,
+    fold=fold,
+    take_back=_take_back,
+)

@@ -12,8 +12,9 @@ from sickbay_events.names import token
 
 from ..state import buckets
 from ..state.limits import DAY_MS, HOUR_MS
-from ..state.model import Node, Notices, Sightings
+from ..state.model import Node, Notices, ScopeState, Sightings
 from .context import FoldContext
+from .rule import Rule
 from .samples import ENCODING
 
 OWN_DECODING: Final = "own_decoding"
@@ -141,3 +142,22 @@ def _notices(case: FoldContext, node: Node) -> Notices:
     if found is None:
         found = node.state.notices = Notices()
     return found
+
+
+def _clear(state: ScopeState) -> None:
+    state.notices = None
+
+
+def _step_back(node: Node, now_ms: int) -> None:
+    notices, hour = node.state.notices, now_ms // HOUR_MS
+    if notices is None:
+        return
+    for seen in notices.signatures.values():
+        buckets.step_back(seen.counts, hour)
+        seen.warned_hour = min(seen.warned_hour, hour)
+    for found in notices.endpoints.values():
+        found[0] = min(found[0], hour)
+    notices.no_charset_day = min(notices.no_charset_day, now_ms // DAY_MS)
+
+
+RULE: Final = Rule(name="warnings", clear=_clear, step_back=_step_back)

@@ -91,3 +91,10 @@ def is_second(witnesses: Witnesses, replica: str) -> bool:
 
 def _forget_alone(witnesses: Witnesses) -> None:
     witnesses.alone, witnesses.alone_ms, witnesses.alone_end_ms = None, 0, 0
+
+
+def step_back(witnesses: Witnesses, now_ms: int, longest_ms: int) -> None:
+    """No time of theirs lies ahead of this log time, and no hold of a lone one lasts longer than one of its rule."""
+    witnesses.likes = {name: min(at_ms, now_ms) for name, at_ms in witnesses.likes.items()}
+    witnesses.alone_ms = min(witnesses.alone_ms, now_ms)
+    witnesses.alone_end_ms = min(witnesses.alone_end_ms, now_ms + longest_ms)

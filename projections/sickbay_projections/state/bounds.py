@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import heapq
 
-from . import buckets, window
-from .limits import CLEAR_SHOWN_MS, DAY_MS, HOUR_MS, OVERRIDE_MS_MAX, UNHEARD_MS
-from .model import Node, Notices, Replica, ScopeState, Witnesses
+from .limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX, UNHEARD_MS
+from .model import Node, Replica, ScopeState
 
 EVICTED_AN_EVENT = 2
 _TIMES = (
@@ -16,7 +15,6 @@ _TIMES = (
     "clean_ms",
     "other_clean_ms",
     "bad_ms",
-    "against_ms",
     "word_ms",
     "cleared_ms",
     "changed_ms",
@@ -97,8 +95,11 @@ def ends(state: ScopeState) -> list[int]:
     return [*found, state.operator.end_ms if state.operator else 0, state.cleared_shown_ms]
 
 
-def step_back(node: Node, now_ms: int) -> None:
-    """The log's clock is believed: stored times ahead of it become it, no end lies further than the rule's cap."""
+def step_back(node: Node, now_ms: int, caps_ms: dict[str, int]) -> None:
+    """The log's clock is believed: stored times ahead of it become it, no end lies further than the rule's cap.
+
+    `caps_ms`: by rule. What a rule remembers beside its holds, it steps back itself.
+    """
     state = node.state
     for name in _TIMES:
         setattr(state, name, min(getattr(state, name), now_ms))
@@ -106,7 +107,7 @@ def step_back(node: Node, now_ms: int) -> None:
     for hold in (state.holds or {}).values():
         hold.began_ms = min(hold.began_ms, now_ms)
         hold.evidence_ms = min(hold.evidence_ms, now_ms)
-        hold.end_ms = min(hold.end_ms, now_ms + cap_ms(node, hold.rule))
+        hold.end_ms = min(hold.end_ms, now_ms + caps_ms[hold.rule])
         hold.trial_ms = min(hold.trial_ms, now_ms)
         goes_on_ms = node.limits.probation_ms if hold.proof else hold.ramp_ms
         hold.shown_over_ms = min(hold.shown_over_ms, max(hold.end_ms, now_ms) + goes_on_ms)
@@ -120,83 +121,3 @@ def step_back(node: Node, now_ms: int) -> None:
     if state.ramp is not None and state.ramp.from_ms > now_ms:
         state.ramp.end_ms -= state.ramp.from_ms - now_ms
         state.ramp.from_ms = now_ms
-    _step_back_strikes(node, state, now_ms)
-    _step_back_faults(node, state, now_ms)
-    _step_back_throttling(node, state, now_ms)
-    _step_back_samples(node, state, now_ms)
-    if state.notices is not None:
-        _step_back_notices(state.notices, now_ms)
-    if state.probes is not None:
-        for name in ("live_ms", "not_live_ms", "ready_ms", "not_ready_ms"):
-            setattr(state.probes, name, min(getattr(state.probes, name), now_ms))
-
-
-def _step_back_strikes(node: Node, state: ScopeState, now_ms: int) -> None:
-    if state.strikes is not None:
-        state.strikes.newest_ms = min(state.strikes.newest_ms, now_ms)
-        _step_back_witnesses(state.strikes.witnesses, now_ms, cap_ms(node, "quarantine"))
-
-
-def _step_back_faults(node: Node, state: ScopeState, now_ms: int) -> None:
-    faults, bucket = state.faults, now_ms // node.limits.bucket_ms
-    if state.window is not None:
-        window.step_back(state.window, bucket)
-    if faults is not None:
-        faults.run_ms = [min(at_ms, now_ms) for at_ms in faults.run_ms]
-        for counts in (*faults.by.values(), *faults.slow_by.values()):
-            window.step_back(counts, bucket)
-        _step_back_witnesses(faults.witnesses, now_ms, cap_ms(node, "breaker"))
-
-
-def _step_back_throttling(node: Node, state: ScopeState, now_ms: int) -> None:
-    throttling = state.throttling
-    if throttling is not None:
-        throttling.at_ms = [min(at_ms, now_ms) for at_ms in throttling.at_ms]
-        for seen in (throttling.rate, throttling.quota):
-            _step_back_witnesses(seen, now_ms, cap_ms(node, "throttle"))
-    if state.refusals is not None:
-        state.refusals.newest_ms = min(state.refusals.newest_ms, now_ms)
-
-
-def _step_back_samples(node: Node, state: ScopeState, now_ms: int) -> None:
-    bucket = now_ms // node.limits.sample_ms
-    for counts in (state.checked, state.attributed):
-        if counts is not None:
-            buckets.step_back(counts, bucket)
-    for bad in (state.bad, state.damage):
-        if bad is not None:
-            for counts in bad.by.values():
-                buckets.step_back(counts, bucket)
-            _step_back_witnesses(bad.witnesses, now_ms, cap_ms(node, "degraded"))
-
-
-def _step_back_notices(notices: Notices, now_ms: int) -> None:
-    hour = now_ms // HOUR_MS
-    for seen in notices.signatures.values():
-        buckets.step_back(seen.counts, hour)
-        seen.warned_hour = min(seen.warned_hour, hour)
-    for found in notices.endpoints.values():
-        found[0] = min(found[0], hour)
-    notices.no_charset_day = min(notices.no_charset_day, now_ms // DAY_MS)
-
-
-def _step_back_witnesses(seen: Witnesses, now_ms: int, longest_ms: int) -> None:
-    seen.likes = {name: min(at_ms, now_ms) for name, at_ms in seen.likes.items()}
-    seen.alone_ms = min(seen.alone_ms, now_ms)
-    seen.alone_end_ms = min(seen.alone_end_ms, now_ms + longest_ms)
-
-
-def cap_ms(node: Node, rule: str) -> int:
-    """The longest that a hold of this rule may be."""
-    limits = node.limits
-    if rule == "breaker":
-        jitter_ms = limits.breaker_cap_ms * limits.jitter_percent // 100
-        return max(limits.breaker_cap_ms + jitter_ms, limits.retry_after_cap_ms)
-    if rule == "throttle":
-        return max(limits.throttle_cap_ms, limits.quota_cap_ms)
-    caps_ms = {
-        "quarantine": limits.quarantine_cap_ms,
-        "credential": limits.credential_cap_ms,
-        "degraded": limits.degraded_cap_ms,
-    }
-    return caps_ms[rule]

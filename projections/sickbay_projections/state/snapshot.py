@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from sickbay_events.names import Scope
+from sickbay_events.policy import Policy
 
 from .model import Replica, Route, ScopeState, encode_sorted
-
-if TYPE_CHECKING:
-    from ..fold import Fleet
+from .store import Store
 
 FOLD_VERSION: Final = 1
 """Rises whenever the same log gives another state: snapshots of another version are not read."""
+
+
+class Position(msgspec.Struct):
+    """What belongs to the whole fold and to no scope: where it stands in the log, and what it passed over."""
+
+    overlay: bool = False
+    """A gate's own fold."""
+    seq: int = 0
+    """Last sequence that was folded or passed."""
+    time_ms: int = 0
+    """Log time (Rule 6)."""
+    policy_seq: int = 0
+    repeated: int = 0
+    """Events that had been folded before (Rule 4, Once)."""
+    skipped: dict[str, int] = {}
+    """Poison and gaps by reason."""
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
@@ -38,51 +53,46 @@ class Snapshot(msgspec.Struct, kw_only=True):
 _decode: Final = msgspec.msgpack.Decoder(Snapshot).decode
 
 
-def rest(fleet: Fleet) -> dict[str, Any]:
+def rest(position: Position, store: Store) -> dict[str, Any]:
     """What belongs to no scope and no replica."""
     return {
         "fold": FOLD_VERSION,
-        "overlay": fleet.overlay,
-        "policy": fleet.store.policy_data,
-        "policy_seq": fleet.policy_seq,
-        "seq": fleet.seq,
-        "time_ms": fleet.time_ms,
-        "repeated": fleet.repeated,
-        "other": fleet.store.other,
-        "skipped": fleet.skipped,
-        "swept_hour": fleet.store.swept_hour,
+        "overlay": position.overlay,
+        "policy": store.policy_data,
+        "policy_seq": position.policy_seq,
+        "seq": position.seq,
+        "time_ms": position.time_ms,
+        "repeated": position.repeated,
+        "other": store.other,
+        "skipped": position.skipped,
+        "swept_hour": store.swept_hour,
     }
 
 
-def encode_fleet(fleet: Fleet) -> bytes:
+def encode(position: Position, store: Store) -> bytes:
     """The state with sorted keys."""
-    replicas = {key: replica.to_data() for key, replica in fleet.store.replicas.items()}
-    routes = {key: route.to_data() for key, route in fleet.store.routes.items()}
-    scopes = {key: node.state for key, node in fleet.store.nodes.items()}
-    return encode_sorted({**rest(fleet), "replicas": replicas, "routes": routes, "scopes": scopes})
+    replicas = {key: replica.to_data() for key, replica in store.replicas.items()}
+    routes = {key: route.to_data() for key, route in store.routes.items()}
+    scopes = {key: node.state for key, node in store.nodes.items()}
+    return encode_sorted({**rest(position, store), "replicas": replicas, "routes": routes, "scopes": scopes})
 
 
-def read(data: bytes) -> Snapshot:
-    """Decode and check a state. Raises ValueError for another fold version, or bytes that are no state."""
+def decode(data: bytes) -> tuple[Position, Store]:
+    """Read `encode` back. Raises ValueError for another fold version, or bytes that are no state."""
     try:
         found = _decode(data)
     except msgspec.DecodeError as error:
         raise ValueError(f"these bytes are no state of a fleet: {error}") from error
     if found.fold != FOLD_VERSION:
         raise ValueError(f"a state of fold version {found.fold}; this is version {FOLD_VERSION}")
-    return found
-
-
-def fill(fleet: Fleet, found: Snapshot) -> None:
-    """Put what was read into a new fleet."""
-    fleet.policy_seq, fleet.seq, fleet.time_ms = found.policy_seq, found.seq, found.time_ms
-    fleet.repeated, fleet.skipped = found.repeated, found.skipped
-    store = fleet.store
+    store = Store(Policy.from_data(found.policy))
     store.other, store.swept_hour = found.other, found.swept_hour
     for key, state in found.scopes.items():
         store.node(Scope.of_key(key)).state = state
-    for key, data in found.replicas.items():
-        store.add_replica(Replica.from_data(key, data))
-    for key, data in found.routes.items():
-        store.add_route(Route.from_data(key, data))
+    for key, data_of in found.replicas.items():
+        store.add_replica(Replica.from_data(key, data_of))
+    for key, data_of in found.routes.items():
+        store.add_route(Route.from_data(key, data_of))
     store.queue_idle()
+    names = Position.__struct_fields__
+    return Position(*(getattr(found, name) for name in names)), store

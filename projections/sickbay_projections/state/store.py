@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from sickbay_events.names import Scope, Target
@@ -228,12 +229,12 @@ class Store:
         if not node.gone and not node.children and bounds.is_blank(node.state, now_ms):
             self._drop(node, now_ms)
 
-    def step_back(self, seq: int, now_ms: int) -> None:
-        """The log's clock went back by more than 2 s: it is believed (Rule 6)."""
+    def step_back(self, seq: int, now_ms: int, step_back: Callable[[Node, int], None]) -> None:
+        """The log's clock went back by more than 2 s: it is believed (Rule 6). `step_back` does it to one scope."""
         self.swept_hour = min(self.swept_hour, now_ms // HOUR_MS)
         for node in self.nodes.values():
             before = bounds.ends(node.state)
-            bounds.step_back(node, now_ms)
+            step_back(node, now_ms)
             node.health_unchanged_until_ms = 0
             self.touch(node)
             if bounds.ends(node.state) != before:

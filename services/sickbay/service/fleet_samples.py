@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from sickbay_events.derived import RULES
 from sickbay_projections import Fleet
-from sickbay_projections.rules import holds, overrides
+from sickbay_projections.rules import holds, scopes
 from sickbay_projections.rules.health import WORDS, health
 from sickbay_projections.rules.samples import ENCODING
 from sickbay_projections.state import buckets
@@ -148,7 +148,7 @@ class FleetScan:
 
     def _scope(self, node: Node) -> _Says:
         state, now_ms = node.state, self.now_ms
-        if (state.holds is None and state.operator is None) or overrides.is_behind(node):
+        if (state.holds is None and state.operator is None) or scopes.is_behind(node):
             return _NOTHING
         denies = False
         for hold in (state.holds or {}).values():

@@ -1,0 +1,42 @@
+"""What a rule is: one value that says all that the fold, a clear, a clock that steps back and `explain` ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..state.limits import RuleLimits
+from ..state.model import Node, ScopeState
+from .context import FoldContext
+
+
+def _no(_case: FoldContext) -> bool:
+    return False
+
+
+def _nothing(_case: FoldContext) -> None:
+    pass
+
+
+def _no_document(_node: Node, _state: ScopeState, _at_ms: int) -> dict[str, Any]:
+    return {}
+
+
+class Rule(NamedTuple):
+    """One rule. Its file makes it, `catalog.RULES` lists it."""
+
+    name: str
+    clear: Callable[[ScopeState], None]
+    """Forget all that this rule remembers of a scope, but for its holds."""
+    step_back: Callable[[Node, int], None]
+    """No time that this rule remembers of a scope lies ahead of this log time."""
+    document: Callable[[Node, ScopeState, int], dict[str, Any]] = _no_document
+    """Its counters of a scope at a log time, for `explain`. The state is an empty one where a clear made it void."""
+    cap_ms: Callable[[RuleLimits], int] | None = None
+    """The longest that a hold of it may be; None: it holds nothing."""
+    concerns: Callable[[FoldContext], bool] = _no
+    """Whether an outcome may do anything here, where no hold of this rule stands."""
+    fold: Callable[[FoldContext], None] = _nothing
+    """Fold one outcome that counts."""
+    take_back: Callable[[FoldContext], None] = _nothing
+    """What an ordinary success does where something is remembered and nothing is held: as `fold` does it."""
