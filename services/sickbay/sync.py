@@ -26,8 +26,9 @@ from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 from sickbay_events import Decision, Target
 
-from .router import sync_calls as calls_sync
+from .router import sync_calls
 from .router.attempt import Attempt
+from .router.calls import ChainCall
 from .router.chain import NO_FALLBACK, CallOptions, CallResult, Usable
 from .router.client import Sickbay
 from .router.client import connect as connect_async
@@ -165,7 +166,7 @@ class SyncSickbay:
 
         A thread cannot be cancelled, so `attempt_fn` has to give `attempt.limit_s` to its client as the timeout.
         """
-        return calls_sync.call(self._own().sickbay.calls, targets, attempt_fn, fallback, **options)
+        return sync_calls.call(self._own().sickbay.calls, targets, attempt_fn, fallback, **options)
 
     def stream(
         self,
@@ -178,9 +179,8 @@ class SyncSickbay:
     ) -> SyncStreamingAnswer[T]:
         """The chunks of the first candidate that begins to answer, as `Sickbay.stream` gives them; to be used with
         `with`. `stream_fn` is a generator."""
-        return SyncStreamingAnswer(
-            self._own().sickbay.calls, targets, stream_fn, fallback=fallback, is_content=is_content, options=options
-        )
+        call = ChainCall(self._own().sickbay.calls, targets, fallback, options)
+        return SyncStreamingAnswer(call, stream_fn, is_content)
 
     def record(self, target: Target, event: Reportable) -> None:
         """Report what the caller judged by himself. Never blocks, never raises; bad input is counted and logged."""

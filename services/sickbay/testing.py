@@ -132,7 +132,7 @@ class Standalone(Sickbay):
         """Let time pass."""
         self._now_s += seconds
         self.mirror.fresh_at_s = self._now_s
-        self.calls.releases.wake_all()
+        self.calls.waiters.wake_all()
 
     def _scope(self, what: Target | str) -> Scope:
         if isinstance(what, Target):

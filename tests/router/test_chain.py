@@ -12,7 +12,8 @@ import pytest
 
 import sickbay.router.calls
 from sickbay import Attempt, CallOutcome, CallResult, Exhausted, Held, Target
-from sickbay.router.failover import ForcedCallLimiter, share_s
+from sickbay.router.failover import share_s
+from sickbay.router.forced import ForcedCallLimiter
 from sickbay.testing import Standalone, standalone
 from virtual_loop import virtual
 from waiting import patience
@@ -552,17 +553,17 @@ async def test_one_forced_call_at_a_time() -> None:
 
 def test_one_forced_call_in_five_seconds() -> None:
     now_s = 100.0
-    forcing = ForcedCallLimiter(lambda: now_s)
-    assert forcing.take()
+    limiter = ForcedCallLimiter(lambda: now_s)
+    assert limiter.acquire()
     now_s = 120.0
-    assert not forcing.take(), "one at a time"
-    forcing.give_back()
-    assert forcing.take()
-    forcing.give_back()
+    assert not limiter.acquire(), "one at a time"
+    limiter.release()
+    assert limiter.acquire()
+    limiter.release()
     now_s = 124.9
-    assert not forcing.take(), "and one in 5 s"
+    assert not limiter.acquire(), "and one in 5 s"
     now_s = 125.0
-    assert forcing.take()
+    assert limiter.acquire()
 
 
 async def test_nothing_is_forced_unless_it_is_asked_for_or_while_anything_is_allowed() -> None:

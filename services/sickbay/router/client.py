@@ -25,7 +25,7 @@ from ..config import Settings
 from ..view.entries import View
 from ..view.mirror import Mirror
 from .attempt import Attempt
-from .calls import Calls
+from .calls import Calls, ChainCall
 from .chain import NO_FALLBACK, CallOptions, CallResult, Usable
 from .chain_check import ChainCheck
 from .errors import Held
@@ -94,8 +94,8 @@ class Sickbay:
         mirror.listen(changed=holds.changed, loaded=holds.loaded)
         mirror.listen(changed=overlay.cluster_changed, policy=overlay.set_policy, passed=overlay.checkpoint)
         gate.on_denied = self._calls.skipped
-        self._resorts = ChainCheck(link, gate.target_of)
-        self.calls = Calls(self, self._calls, self._resorts)
+        self._chain_check = ChainCheck(link, gate.target_of)
+        self.calls = Calls(self, self._calls, self._chain_check)
         silence()
 
     # The public face.
@@ -205,9 +205,7 @@ class Sickbay:
 
         What breaks it after the first content is recorded as `truncated` and raised. Else as `call`.
         """
-        return StreamingAnswer(
-            self.calls, targets, stream_fn, fallback=fallback, is_content=is_content, options=options
-        )
+        return StreamingAnswer(ChainCall(self.calls, targets, fallback, options), stream_fn, is_content)
 
     def record(self, target: Target, event: Reportable) -> None:
         """Report what the caller judged by himself. Never blocks, never raises; bad input is counted and logged."""
@@ -225,7 +223,7 @@ class Sickbay:
         if not getattr(self.reporter, "is_forked", False):
             self._tell_refused()
             await self.trials.close()
-            await self._resorts.close()
+            await self._chain_check.close()
         left = await self.reporter.close(limit_s)
         if getattr(self.reporter, "is_forked", False):
             return left  # a child process: even to close it here would take the socket from the parent's loop
@@ -240,7 +238,7 @@ class Sickbay:
         self.mirror.start()
         self.reporter.start()
         self.trials.start()
-        self._resorts.start()
+        self._chain_check.start()
         self._next_minute()
         if self.link is not None:
             self.link.start()
