@@ -50,7 +50,7 @@ class AttemptHost(Protocol):
         """The largest log sequence known, and the overlay's own counter, when a call starts."""
         ...
 
-    async def take(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
+    async def acquire(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
         """The leases of a trial that the decision says is wanted. Raises `Held`."""
         ...
 
@@ -77,6 +77,23 @@ class AttemptHost(Protocol):
         ...
 
 
+class AttemptOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an attempt beforehand; `Sickbay.attempt` says what each field means."""
+
+    limit_s: float | None = 60.0
+    route: str | None = None
+    rank: int = 0
+    prompt_ascii: bool | None = None
+    client_capped: bool | None = None
+    stream: bool = False
+    request_hash: str | None = None
+    skipped: list[Skipped] | None = None
+    forced: bool = False
+    """The call is made although its target is held."""
+    keep_text: bool = False
+    """`error_text` is wanted, whether or not it may be reported."""
+
+
 class Attempt:
     """One attempt of one call; a context manager, plain or async. Made by `Sickbay.attempt`.
 
@@ -88,19 +105,10 @@ class Attempt:
 
     def __init__(
         self,
-        desk: AttemptHost,
+        host: AttemptHost,
         target: Target,
+        options: AttemptOptions = AttemptOptions(),  # noqa: B008 - frozen
         *,
-        limit_s: float | None = 60.0,
-        route: str | None = None,
-        rank: int = 0,
-        prompt_ascii: bool | None = None,
-        client_capped: bool | None = None,
-        stream: bool = False,
-        request_hash: str | None = None,
-        skipped: list[Skipped] | None = None,
-        forced: bool = False,
-        keep_text: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.target = target
@@ -108,11 +116,8 @@ class Attempt:
         self.verdict: Verdict | None = None
         self.outcome: CallOutcome | None = None
         self.error_text = ""
-        self._desk, self._monotonic = desk, monotonic
-        self._limit_s, self._route, self._rank = limit_s, route, rank
-        self._prompt_ascii, self._client_capped = prompt_ascii, client_capped
-        self._stream, self._request_hash, self._skipped = stream, request_hash, skipped
-        self._forced, self._keep_text = forced, keep_text or desk.keeps_detail
+        self._host, self._options, self._monotonic = host, options, monotonic
+        self._is_stream = options.stream
         self._trial: Trial | None = None
         self._seen = (0, 0)
         self._began_s = self._ended_s = 0.0
@@ -151,8 +156,8 @@ class Attempt:
                 has_tool_calls=has_tool_calls,
                 reasoning_text=reasoning_text,
                 refusal=refusal,
-                prompt_ascii=self._prompt_ascii,
-                client_capped=self._client_capped,
+                prompt_ascii=self._options.prompt_ascii,
+                client_capped=self._options.client_capped,
                 raw=raw,
                 content_type=content_type,
             )
@@ -169,7 +174,7 @@ class Attempt:
 
     def first_content(self) -> None:
         """The first content of a stream arrived; only the first call counts."""
-        self._stream = True
+        self._is_stream = True
         if self._ttft_s is not None:
             return
         self._ttft_s = self._monotonic() - self._began_s
@@ -180,14 +185,14 @@ class Attempt:
             leases = [Lease(lease.rule, lease.began_seq) for lease in self._trial.proved if not lease.is_local]
             if self._trial.proved:
                 event = CallAnswered(ttft_ms=_ms(self._ttft_s), seen_seq=self._seen[0], trial=leases or None)
-                self._desk.answered(self.target, event, self._seen[1], self._trial)
+                self._host.answered(self.target, event, self._seen[1], self._trial)
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
             _log.exception("the first content of a trial could not be recorded")
 
     @property
     def limit_s(self) -> float | None:
         """The time the call was given, for the client's own timeout; None if there is no limit."""
-        return self._limit_s
+        return self._options.limit_s
 
     @property
     def has_content(self) -> bool:
@@ -207,15 +212,15 @@ class Attempt:
         Where a trial is wanted, another thread than the event loop's waits up to 0.25 s for its lease; in the loop,
         where a plain `with` cannot wait, a target on probation is called at the caller's own risk.
         """
-        decision = self._desk.decide(self.target)
-        trial = self._desk.acquire_blocking(self.target, decision, self._limit_s) if self._wants(decision) else None
+        decision = self._host.decide(self.target)
+        trial = self._host.acquire_blocking(self.target, decision, self.limit_s) if self._wants(decision) else None
         return self._begin(decision, trial)
 
     def _wants(self, decision: Decision) -> bool:
-        return decision.trial and not self._forced
+        return decision.trial and not self._options.forced
 
     def _begin(self, decision: Decision, trial: Trial | None) -> Self:
-        if not decision.allowed and trial is None and not self._forced:
+        if not decision.allowed and trial is None and not self._options.forced:
             self.decision = decision
             raise Held(self.target, decision)
         if trial is not None and trial.is_self_given:
@@ -224,7 +229,7 @@ class Attempt:
         self.verdict = self.outcome = self._ttft_s = self._status = self._charset = None
         self.error_text, self._text, self._ended_s = "", b"", 0.0
         self.decision, self._trial = decision, trial
-        self._seen = self._desk.seen()
+        self._seen = self._host.seen()
         self._began_s = self._monotonic()
         return self
 
@@ -239,15 +244,15 @@ class Attempt:
             verdict = self._final(error, took_s)
             self.outcome = self._outcome(verdict, took_s)
             if self.decision is not None and self.decision.reason != "no_target":
-                self._desk.finish(self.target, self.outcome, self._seen[1], self._trial)
+                self._host.finish(self.target, self.outcome, self._seen[1], self._trial)
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
             _log.exception("an attempt could not be recorded")
         self._text = b""
 
     async def __aenter__(self) -> Self:
         """Ask the gate, and for a lease where a trial is wanted, which takes at most 0.25 s. Raises `Held`."""
-        decision = self._desk.decide(self.target)
-        trial = await self._desk.take(self.target, decision, self._limit_s) if self._wants(decision) else None
+        decision = self._host.decide(self.target)
+        trial = await self._host.acquire(self.target, decision, self.limit_s) if self._wants(decision) else None
         return self._begin(decision, trial)
 
     async def __aexit__(
@@ -271,7 +276,7 @@ class Attempt:
             if verdict is None or raised.kind != "unknown":
                 verdict = raised
         verdict = verdict or UNCHECKED
-        if verdict.kind == "cancelled" and self._ttft_s is None and took_s > self._desk.impatience_s:
+        if verdict.kind == "cancelled" and self._ttft_s is None and took_s > self._host.impatience_s:
             # Given up after a long wait for nothing: too slow (Rule 3).
             return Verdict(kind="timeout", scope="model", signature="cancelled")
         return verdict
@@ -302,9 +307,9 @@ class Attempt:
                 requested_model=self.target.model,
                 provider=self.target.provider.partition("#")[0],
                 error=fault,
-                stream=self._stream,
-                prompt_ascii=self._prompt_ascii,
-                client_capped=self._client_capped,
+                stream=self._is_stream,
+                prompt_ascii=self._options.prompt_ascii,
+                client_capped=self._options.client_capped,
             )
         except (AttributeError, TypeError):  # what was given as the target is none
             return UNKNOWN
@@ -320,8 +325,9 @@ class Attempt:
 
     def _outcome(self, verdict: Verdict, took_s: float) -> CallOutcome:
         kind: Kind = verdict.kind
+        options = self._options
         is_answer = kind in ("ok", "content_filter") or KINDS[kind].group == "degraded"
-        if self._keep_text and self._text and not is_answer:
+        if (options.keep_text or self._host.keeps_detail) and self._text and not is_answer:
             text = self._text if isinstance(self._text, str) else self._text[:4096].decode("utf-8", "replace")
             self.error_text = redact(text)[:DETAIL_CHARS_MAX]
         return CallOutcome(
@@ -329,25 +335,25 @@ class Attempt:
             status=self._status,
             took_ms=_ms(took_s),
             ttft_ms=None if self._ttft_s is None else _ms(self._ttft_s),
-            limit_ms=None if self._limit_s is None else _ms(self._limit_s),
+            limit_ms=None if options.limit_s is None else _ms(options.limit_s),
             scope=verdict.scope if verdict.scope != KINDS[kind].scope else None,
             seen_seq=self._seen[0],
             trial=self.trial,
-            forced=self._forced,
-            route=self._route,
-            rank=self._rank,
-            skipped=self._skipped,
+            forced=options.forced,
+            route=options.route,
+            rank=options.rank,
+            skipped=options.skipped,
             retry_after_s=verdict.retry_after_s,
             retry_after_from=verdict.retry_after_from,
             signature=verdict.signature,
             checkable=verdict.checkable,
             # A clean answer to such a prompt is one of those of which damaged ones are a share (Rule 4.4).
-            attributable=verdict.attributable or (kind == "ok" and verdict.checkable and self._prompt_ascii is True),
-            stream=self._stream,
+            attributable=verdict.attributable or (kind == "ok" and verdict.checkable and options.prompt_ascii is True),
+            stream=self._is_stream,
             charset=self._charset,
             code=verdict.code,
-            request_hash=self._request_hash,
-            detail=(self.error_text or None) if self._desk.keeps_detail else None,
+            request_hash=options.request_hash,
+            detail=(self.error_text or None) if self._host.keeps_detail else None,
         )
 
 

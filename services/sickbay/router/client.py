@@ -24,7 +24,7 @@ from ..bus.view_names import view_names
 from ..config import Settings
 from ..view.entries import View
 from ..view.mirror import Mirror
-from .attempt import Attempt
+from .attempt import Attempt, AttemptOptions
 from .calls import Calls, ChainCall
 from .chain import NO_FALLBACK, CallOptions, CallResult, Usable
 from .chain_check import ChainCheck
@@ -125,9 +125,7 @@ class Sickbay:
         client_capped   whether the caller set a cap on the answer's length
         request_hash    salted, by the caller: says that two calls were the same request, and nothing else
         """
-        return self.attempt_type(
-            self,
-            target,
+        options = AttemptOptions(
             limit_s=limit_s,
             route=route,
             rank=rank,
@@ -137,6 +135,7 @@ class Sickbay:
             request_hash=request_hash,
             skipped=skipped,
         )
+        return self.attempt_type(self, target, options)
 
     def usable(self, targets: Sequence[Target]) -> Usable:
         """Those of the targets that may be called now, in their order; `.skipped` says why not the others.
@@ -256,10 +255,10 @@ class Sickbay:
         """The largest log sequence known, and the overlay's own counter."""
         return self.mirror.seq, self.overlay.seq
 
-    async def take(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
+    async def acquire(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
         """The leases of a trial. Raises `Held`."""
         try:
-            found = await self.trials.take(target, decision, limit_s)
+            found = await self.trials.acquire(target, decision, limit_s)
         except Exception:  # noqa: BLE001 - a fault in here costs a lease, not a call
             found = self._without(decision)
         return self._entered(target, decision, found)
@@ -271,13 +270,13 @@ class Sickbay:
             if loop is None or not loop.is_running() or self.trials.loop_thread == threading.get_ident():
                 found = self.trials.acquire_blocking(target, decision, limit_s)
             else:
-                future = asyncio.run_coroutine_threadsafe(self.trials.take(target, decision, limit_s), loop)
+                future = asyncio.run_coroutine_threadsafe(self.trials.acquire(target, decision, limit_s), loop)
                 try:
                     found = future.result(2 * ASK_S)
                 except TimeoutError:  # the loop itself stands still
                     future.cancel()
                     found = None if decision.allowed else decision
-        except Exception:  # noqa: BLE001 - see take
+        except Exception:  # noqa: BLE001 - see acquire
             found = self._without(decision)
         return self._entered(target, decision, found)
 

@@ -17,7 +17,7 @@ import msgspec
 from sickbay_events import Decision, Skipped, Target, Verdict
 from sickbay_events.redact import redact
 
-from .attempt import Attempt, AttemptHost
+from .attempt import Attempt, AttemptHost, AttemptOptions
 from .budget import Budget, entered
 from .chain import CallResult, ChainLimits
 from .errors import Exhausted, Held, Reason, Tried
@@ -183,9 +183,7 @@ class Failover:
         later = 0 if forced else sum(self._gate.look(self.targets[at]).decision.allowed for at in self._todo)
         limit_s = share_s(rest_s, limits.attempt_s, 1 + later)
         full_s = share_s(limits.budget_s, limits.attempt_s, len(self.targets))
-        attempt = self._host.attempt_type(
-            self._host,
-            target,
+        options = AttemptOptions(
             limit_s=limit_s,
             route=limits.route,
             rank=rank,
@@ -202,7 +200,7 @@ class Failover:
             limit_s=limit_s,
             has_full_share=limit_s >= full_s * 0.99,
             forced=forced,
-            attempt=attempt,
+            attempt=self._host.attempt_type(self._host, target, options),
             failover=self,
         )
 

@@ -78,7 +78,7 @@ class SelfGrants:
         self._spans: dict[Key, int] = {}
         """Number of the span in which the last was granted, or in which one was first wanted."""
 
-    def take(self, leases: list[LeaseNeeded], now_ms: int, span_ms: int) -> tuple[LeaseNeeded, float] | None:
+    def acquire(self, leases: list[LeaseNeeded], now_ms: int, span_ms: int) -> tuple[LeaseNeeded, float] | None:
         """None if all of them may be had now (they then are), else one that may not, and the seconds until it may."""
         if len(self._spans) >= REMEMBERED_MAX:
             self._spans.clear()

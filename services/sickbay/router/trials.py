@@ -98,7 +98,7 @@ class Settling(msgspec.Struct):
 
 
 class Trials:
-    """The trials of one process. `take` belongs to the link's event loop; all else may be used from any thread.
+    """The trials of one process. `acquire` belongs to the link's event loop; all else may be used from any thread.
 
     link       None: there are no services, every lease is given here (`sickbay.testing`)
     counts     `asked`, `granted`, `denied`, `silent`, `self_given`, `given_back`, `renewed`, `lost`
@@ -137,9 +137,9 @@ class Trials:
         for task in self._tasks:
             task.cancel()
 
-    # Taking.
+    # Acquiring.
 
-    async def take(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | Decision | None:
+    async def acquire(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | Decision | None:
         """The leases for one attempt of a target that wants a trial; a decision if it may not be made; None if by
         now nothing is wanted. Waits for the services at most `ASK_S` seconds."""
         trial = self._reserve(target, decision, limit_s)
@@ -155,7 +155,7 @@ class Trials:
         return trial
 
     def acquire_blocking(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | Decision | None:
-        """As `take`, but asks nobody: where there are services, a hold of the cluster on probation is then tried at
+        """As `acquire`, but asks nobody: where there are services, a hold of the cluster on probation is then tried at
         the caller's own risk, and one before its end not at all (Rule 5.2)."""
         trial = self._reserve(target, decision, limit_s)
         if isinstance(trial, Trial) and trial.leases and self._link is not None:
@@ -216,7 +216,7 @@ class Trials:
     def _grant_self(self, trial: Trial) -> tuple[LeaseNeeded, float] | None:
         others = [lease for lease in trial.held if not lease.is_local]
         policy = self._view.policy.trials
-        denied = self._self_grants.take(others, self._view.now_ms(), round(policy.self_grant_s * 1000))
+        denied = self._self_grants.acquire(others, self._view.now_ms(), round(policy.self_grant_s * 1000))
         if denied is None:
             self.counts["self_given"] += 1
             trial.is_self_given = True

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sickbay.router.attempt import Attempt
+from sickbay.router.attempt import Attempt, AttemptOptions
 from sickbay.router.client import MINUTE_S, Sickbay
 from sickbay.router.errors import Held
 from sickbay.router.gate import Gate
@@ -177,7 +177,7 @@ class Replica:
         world, counts = self._world, self.counts
         limit_s = world.story.limit_s
         counts["offered"] += 1
-        attempt = Attempt(self.sb, TARGET, limit_s=limit_s, monotonic=world.loop.time)
+        attempt = Attempt(self.sb, TARGET, AttemptOptions(limit_s=limit_s), monotonic=world.loop.time)
         try:
             async with attempt:
                 counts["made"] += 1
