@@ -10,6 +10,7 @@ from .router.budget import Budget, budget
 from .router.chain import CallResult
 from .router.client import Sickbay, connect
 from .router.errors import Exhausted, Held, SickbayError
+from .router.hooks import Hook
 
 __all__ = [
     "Attempt",
@@ -19,6 +20,7 @@ __all__ = [
     "Decision",
     "Exhausted",
     "Held",
+    "Hook",
     "Policy",
     "Sickbay",
     "SickbayError",

@@ -10,6 +10,8 @@ It is the real gate, overlay and classifier; only the network is missing, and ti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from sickbay_events import GateEntry, Policy, Scope, Target, rfc3339
@@ -18,6 +20,7 @@ from sickbay_projections.entries import REASONS
 
 from .router.client import Sickbay
 from .router.gate import Gate
+from .router.hooks import Hook
 from .router.outbox import NotReportable, Reportable, fit
 from .router.overlay import Overlay
 from .router.reporter import CLOSE_LIMIT_S, Counts, Left
@@ -71,7 +74,9 @@ class Standalone(Sickbay):
     rejected   what would have been rejected, with the field and the accepted form
     """
 
-    def __init__(self, *, replica: str = "test", machine: str = "test", policy: Policy | None = None) -> None:
+    def __init__(
+        self, *, replica: str = "test", machine: str = "test", policy: Policy | None = None, hooks: Sequence[Hook] = ()
+    ) -> None:
         self._now_s = 0.0
         self._recorder = Recorder()
         self._seq = 0
@@ -83,7 +88,7 @@ class Standalone(Sickbay):
         gate = Gate(mirror, overlay, replica=replica, machine=machine, monotonic=lambda: self._now_s)
         trials = Trials(link=None, view=mirror, gate=gate, replica=replica, monotonic=lambda: self._now_s)
         super().__init__(
-            link=None, mirror=mirror, overlay=overlay, gate=gate, reporter=self._recorder, trials=trials
+            link=None, mirror=mirror, overlay=overlay, gate=gate, reporter=self._recorder, trials=trials, hooks=hooks
         )  # fmt: skip
 
     @property
@@ -148,6 +153,8 @@ class Standalone(Sickbay):
         self.mirror.put(scope.key, msgspec.structs.replace(entry, **fields))
 
 
-def standalone(*, replica: str = "test", machine: str = "test", policy: Policy | None = None) -> Standalone:
+def standalone(
+    *, replica: str = "test", machine: str = "test", policy: Policy | None = None, hooks: Sequence[Hook] = ()
+) -> Standalone:
     """A gate without NATS. Use it as it is, or with `async with` in place of `sickbay.connect(...)`."""
-    return Standalone(replica=replica, machine=machine, policy=policy)
+    return Standalone(replica=replica, machine=machine, policy=policy, hooks=hooks)

@@ -26,6 +26,7 @@ from sickbay_events.redact import redact
 
 from .errors import Held
 from .faults import answer_of, fault_of
+from .hooks import Hook, notify
 from .trials import Trial
 
 _log = logging.getLogger("sickbay.attempt")
@@ -39,8 +40,8 @@ CHARSET_ABSENT: Final = "absent"
 class AttemptHost(Protocol):
     """Where an attempt asks and reports: a `Sickbay`."""
 
-    attempt_type: type[Attempt]
-    """What the attempts along a chain are made of: `Attempt`, or one that makes spans."""
+    hooks: tuple[Hook, ...]
+    """Told what each attempt does."""
 
     def decide(self, target: Target) -> Decision:
         """May the target be called now?"""
@@ -178,6 +179,7 @@ class Attempt:
         if self._ttft_s is not None:
             return
         self._ttft_s = self._monotonic() - self._began_s
+        notify(self._host.hooks, "first_content", self)
         if self._trial is None:
             return
         try:
@@ -212,9 +214,14 @@ class Attempt:
         Where a trial is wanted, another thread than the event loop's waits up to 0.25 s for its lease; in the loop,
         where a plain `with` cannot wait, a target on probation is called at the caller's own risk.
         """
-        decision = self._host.decide(self.target)
-        trial = self._host.acquire_blocking(self.target, decision, self.limit_s) if self._wants(decision) else None
-        return self._begin(decision, trial)
+        notify(self._host.hooks, "entering", self)
+        try:
+            decision = self._host.decide(self.target)
+            trial = self._host.acquire_blocking(self.target, decision, self.limit_s) if self._wants(decision) else None
+            return self._begin(decision, trial)
+        except BaseException as error:
+            notify(self._host.hooks, "not_entered", self, error)
+            raise
 
     def _wants(self, decision: Decision) -> bool:
         return decision.trial and not self._options.forced
@@ -248,12 +255,18 @@ class Attempt:
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
             _log.exception("an attempt could not be recorded")
         self._text = b""
+        notify(self._host.hooks, "left", self)
 
     async def __aenter__(self) -> Self:
         """Ask the gate, and for a lease where a trial is wanted, which takes at most 0.25 s. Raises `Held`."""
-        decision = self._host.decide(self.target)
-        trial = await self._host.acquire(self.target, decision, self.limit_s) if self._wants(decision) else None
-        return self._begin(decision, trial)
+        notify(self._host.hooks, "entering", self)
+        try:
+            decision = self._host.decide(self.target)
+            trial = await self._host.acquire(self.target, decision, self.limit_s) if self._wants(decision) else None
+            return self._begin(decision, trial)
+        except BaseException as error:
+            notify(self._host.hooks, "not_entered", self, error)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

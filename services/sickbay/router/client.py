@@ -30,6 +30,7 @@ from .chain import NO_FALLBACK, CallOptions, CallResult, Usable
 from .chain_check import ChainCheck
 from .errors import Held
 from .gate import Gate
+from .hooks import Hook, notify
 from .logs import CallLog, HoldLog, silence
 from .outbox import Reportable
 from .overlay import Overlay
@@ -82,10 +83,11 @@ class Sickbay:
         reporter: Outbox,
         trials: Trials,
         keep_detail: bool = False,
+        hooks: Sequence[Hook] = (),
     ) -> None:
+        self.hooks = tuple(hooks)
         self.link, self.mirror, self.overlay, self.gate, self.reporter = link, mirror, overlay, gate, reporter
         self.trials = trials
-        self.attempt_type = Attempt
         self._minute = 0
         self._minute_timer: asyncio.TimerHandle | None = None
         self._keep_detail = keep_detail
@@ -102,7 +104,12 @@ class Sickbay:
 
     def decide(self, target: Target) -> Decision:
         """May the target be called now? Synchronous, no I/O, never raises; about a microsecond."""
-        return self.gate.decide(target)
+        if not self.hooks:
+            return self.gate.decide(target)
+        began_s = time.perf_counter()
+        decision = self.gate.decide(target)
+        notify(self.hooks, "decided", target, decision, time.perf_counter() - began_s)
+        return decision
 
     def attempt(
         self,
@@ -135,14 +142,14 @@ class Sickbay:
             request_hash=request_hash,
             skipped=skipped,
         )
-        return self.attempt_type(self, target, options)
+        return Attempt(self, target, options)
 
     def usable(self, targets: Sequence[Target]) -> Usable:
         """Those of the targets that may be called now, in their order; `.skipped` says why not the others.
 
         For those who call along a chain by themselves; `call` does all of that.
         """
-        return Usable((target, self.gate.decide(target)) for target in targets)
+        return Usable((target, self.decide(target)) for target in targets)
 
     @overload
     async def call(
@@ -363,6 +370,7 @@ def connect(
     machine: str | None = None,
     capacity: int = CAPACITY,
     keep_detail: bool = False,
+    hooks: Sequence[Hook] = (),
     **nats_options: Any,
 ) -> Sickbay:
     """A router's connection, to be entered with `async with`. Reads settings; opens nothing yet.
@@ -374,6 +382,7 @@ def connect(
     machine       name added to loopback providers; default `$SICKBAY_MACHINE`, else the host's name
     capacity      outcomes that wait here while NATS is away
     keep_detail   report up to 200 characters of a provider's error text, redacted
+    hooks         each a `sickbay.Hook`, told of every decision and attempt
     nats_options  user, password, token, creds, tls_ca, tls_cert, tls_key, tls_hostname, inbox_prefix
 
     Raises `SettingRefused`, `OptionsError` or `NameRefused` for what cannot be used, `TracingUnavailable` for traces
@@ -400,6 +409,7 @@ def connect(
         reporter=reporter,
         trials=trials,
         keep_detail=keep_detail,
+        hooks=hooks,
     )
     if settings.traces:
         from .tracing import enable

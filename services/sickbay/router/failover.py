@@ -200,7 +200,7 @@ class Failover:
             limit_s=limit_s,
             has_full_share=limit_s >= full_s * 0.99,
             forced=forced,
-            attempt=self._host.attempt_type(self._host, target, options),
+            attempt=Attempt(self._host, target, options),
             failover=self,
         )
 
