@@ -36,6 +36,8 @@ BEGAN_MS = 1_800_000_000_000
 class Recorder:
     """Keeps what would be sent."""
 
+    is_forked = False
+
     def __init__(self) -> None:
         self.recorded: list[tuple[Target, Reportable]] = []
         self.rejected: list[str] = []

@@ -67,6 +67,11 @@ class Outbox(Protocol):
         """What became of all that was recorded."""
         ...
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child process, and the connection its parent's: nothing of it may be touched."""
+        ...
+
 
 class Sickbay:
     """Made by `connect`. `decide`, `record` and a plain `with attempt(...)` may be used from any thread; the rest
@@ -226,12 +231,12 @@ class Sickbay:
         """Hand over what was recorded within `limit_s` and close the connection; what is left. Never raises."""
         if self._minute_timer is not None:
             self._minute_timer.cancel()
-        if not getattr(self.reporter, "is_forked", False):
+        if not self.reporter.is_forked:
             self._tell_refused()
             await self.trials.close()
             await self._chain_check.close()
         left = await self.reporter.close(limit_s)
-        if getattr(self.reporter, "is_forked", False):
+        if self.reporter.is_forked:
             return left  # a child process: even to close it here would take the socket from the parent's loop
         await self.mirror.stop()
         if self.link is not None:

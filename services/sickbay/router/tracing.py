@@ -19,7 +19,6 @@ from weakref import WeakKeyDictionary
 from sickbay_events import CallOutcome, Decision, Target
 
 from .attempt import Attempt
-from .client import Sickbay
 from .errors import Held, SickbayError
 from .hooks import Hook
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from ..sync import SyncSickbay
+    from .client import Sickbay
 
 HELD: Final = "held"
 """`error.type` of an attempt that was not made."""
@@ -48,6 +48,8 @@ def enable(sb: Sickbay | SyncSickbay) -> None:
     In a process that forks, SICKBAY_TRACES=1 is the way: each child makes a connection of its own. Raises
     `TracingUnavailable`.
     """
+    from .client import Sickbay
+
     made = sb if isinstance(sb, Sickbay) else sb.sickbay
     if not any(isinstance(hook, SpanHook) for hook in made.hooks):
         made.hooks = (*made.hooks, SpanHook(tracer()))

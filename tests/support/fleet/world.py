@@ -82,6 +82,8 @@ class Told:
 class Outbox:
     """Hands a replica's events to the log, or to nobody."""
 
+    is_forked = False
+
     def __init__(self, replica: Replica, cluster: Cluster | None, boot: str) -> None:
         self._replica, self._cluster, self._boot, self._n = replica, cluster, boot, 0
 
