@@ -42,7 +42,7 @@ class Recorder:
         self.recorded: list[tuple[Target, Reportable]] = []
         self.rejected: list[str] = []
 
-    def record(self, target: Target, event: Reportable) -> int:
+    def enqueue(self, target: Target, event: Reportable) -> int:
         """Keep one event; its number, or 0 for one that a reporter would reject."""
         try:
             self.recorded.append((target, fit(target, event)))

@@ -410,7 +410,7 @@ async def test_a_success_in_the_overlay_wakes_who_waits() -> None:
         task = asyncio.create_task(sb.call([A], replies(), wait_s=15))
         await asyncio.sleep(0)
         assert not task.done()
-        sb.overlay.record(A, CallOutcome(kind="ok"), seen=seen)
+        sb.overlay.observe(A, CallOutcome(kind="ok"), seen=seen)
         assert (await asyncio.wait_for(task, patience(5))).model == "m-a"
 
 

@@ -50,7 +50,7 @@ F = TypeVar("F")
 class Outbox(Protocol):
     """Where outcomes go: a `Reporter`, or what `sickbay.testing` puts in its place."""
 
-    def record(self, target: Target, event: Reportable) -> int:
+    def enqueue(self, target: Target, event: Reportable) -> int:
         """Queue one event; its number, or 0 if it was rejected."""
         ...
 
@@ -220,7 +220,7 @@ class Sickbay:
 
     def record(self, target: Target, event: Reportable) -> None:
         """Report what the caller judged by himself. Never blocks, never raises; bad input is counted and logged."""
-        self._record(target, event, None)
+        self._report(target, event, None)
 
     async def ready(self, timeout_s: float | None = None) -> bool:
         """Wait until the cluster's holds are known; False if that took longer. Nobody has to: without them the
@@ -307,11 +307,11 @@ class Sickbay:
 
     def answered(self, target: Target, event: CallAnswered, own_seen: int, trial: Trial) -> None:
         """The first content of a streaming trial came."""
-        self.trials.answered(trial, self._record(target, event, own_seen, trial.own))
+        self.trials.answered(trial, self._report(target, event, own_seen, trial.own))
 
     def finish(self, target: Target, outcome: CallOutcome, own_seen: int, trial: Trial | None) -> None:
         """Take a finished attempt."""
-        n = self._record(target, outcome, own_seen, trial.own if trial is not None else None)
+        n = self._report(target, outcome, own_seen, trial.own if trial is not None else None)
         if trial is not None:
             self.trials.finish(trial, outcome.kind, n)
         if outcome.rank > 0 and outcome.kind == "ok":
@@ -332,18 +332,24 @@ class Sickbay:
         """Whether the provider's error text is kept, redacted."""
         return self._keep_detail
 
-    def _record(
+    def _report(
         self, target: Target, event: Reportable, own_seen: int | None, own_trial: list[Lease] | None = None
     ) -> int:
+        """Queue one event for the log, and fold it in the overlay; its number, or 0 if it was rejected.
+
+        Both happen under the overlay's lock. The reporter's loop may send the event and have it acknowledged at once,
+        and `Overlay.acknowledged` takes the same lock: so it always finds the number that `observe` noted. For the
+        same reason the reporter calls nobody while it holds its own lock.
+        """
         try:
             known = self.gate.target_of(target)
         except (AttributeError, TypeError):
             known = target  # it is no target: the reporter says which field is wrong
         try:
             with self.overlay.lock:
-                n = self.reporter.record(known, event)
+                n = self.reporter.enqueue(known, event)
                 if n:
-                    self.overlay.record(known, event, seen=own_seen, trial=own_trial or None, n=n)
+                    self.overlay.observe(known, event, seen=own_seen, trial=own_trial or None, n=n)
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
             _log.exception("an event could not be recorded")
             return 0
@@ -365,7 +371,7 @@ class Sickbay:
         """Report what holds kept away in this minute: one event a target and rule. Statistics: no overlay."""
         minute = rfc3339((self._minute or int(time.time()) // MINUTE_S) * MINUTE_S * 1000)
         for target, rule, count in self.gate.take_refused():
-            self.reporter.record(target, CallsRefused(count=count, rule=rule, minute=minute))
+            self.reporter.enqueue(target, CallsRefused(count=count, rule=rule, minute=minute))
 
 
 def connect(

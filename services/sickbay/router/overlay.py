@@ -59,7 +59,7 @@ class Overlay:
 
     now_ms     asked-at in log time
     cluster    the mirror's entries by scope key
-    `record` may be called from any thread; the fold is guarded by a lock.
+    `observe` may be called from any thread; the fold is guarded by a lock.
     """
 
     def __init__(self, *, now_ms: Callable[[], int], cluster: Mapping[str, GateEntry], replica: str = "") -> None:
@@ -75,7 +75,8 @@ class Overlay:
         self._policy = Policy()
         self._fleet = Fleet(router_policy(self._policy), overlay=True)
         self.lock = threading.RLock()
-        """Held while an outcome is numbered and queued here, so that its acknowledgement cannot overtake it."""
+        """To be held from the reporter's numbering of an event until `observe` has noted the number. Otherwise the
+        acknowledgement could come first, and find nothing (`Sickbay._report`)."""
         self._pending: deque[tuple[int, int, Target, Event]] = deque()
         self._unacknowledged: OrderedDict[int, int] = OrderedDict()
         self._marks: dict[str, dict[str, Mark]] = {}
@@ -91,7 +92,7 @@ class Overlay:
         """Fold by the ticks of the running event loop from now on."""
         self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
 
-    def record(
+    def observe(
         self,
         target: Target,
         event: Event,

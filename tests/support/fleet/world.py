@@ -87,7 +87,7 @@ class Outbox:
     def __init__(self, replica: Replica, cluster: Cluster | None, boot: str) -> None:
         self._replica, self._cluster, self._boot, self._n = replica, cluster, boot, 0
 
-    def record(self, target: Target, event: Reportable) -> int:
+    def enqueue(self, target: Target, event: Reportable) -> int:
         """Send one event; its number."""
         self._n = n = self._n + 1
         if self._cluster is not None:
@@ -151,7 +151,7 @@ class Replica:
     def _tell_refused(self) -> None:
         """Calls that holds kept away, told each minute: so a replica is heard of that may call nothing."""
         for target, rule, count in self.gate.take_refused():
-            self.outbox.record(target, CallsRefused(count=count, rule=rule))
+            self.outbox.enqueue(target, CallsRefused(count=count, rule=rule))
         if self._world.at_s < self._world.story.length_s:
             self._world.loop.call_later(MINUTE_S, self._tell_refused)
 
