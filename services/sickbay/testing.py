@@ -5,7 +5,7 @@
     ...                                       # run the code under test with `sb`
     assert [event.kind for _, event in sb.recorded] == ["ok"]
 
-It is the real gate, overlay and classifier; only the network is missing, and time stands until `advance`.
+Gate, overlay and classifier are the real ones. There is no network, and time stands still until `advance`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Recorder:
 
 
 class Standalone(Sickbay):
-    """A `Sickbay` alone in the world, whose holds and clock are the test's.
+    """A `Sickbay` without a network. The test sets its holds and its clock.
 
     recorded   (target, event) of everything that would have been sent, in order
     rejected   what would have been rejected, with the field and the accepted form

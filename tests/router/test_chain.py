@@ -496,7 +496,7 @@ async def test_forced_calls_the_least_bad_and_says_so() -> None:
     answer = await sb.call([A, B], replies(), forced="one")
     assert (answer.model, answer.forced, [one.model for one in answer.skipped]) == ("m-b", True, ["m-a"])
     assert [(o.forced, o.rank) for o in outcomes(sb)] == [(True, 1)]
-    assert sb.gate.take_refused() == [(A, "breaker", 1)], "what was called is not counted as kept away"
+    assert sb.gate.take_denials() == [(A, "breaker", 1)], "what was called is not counted as kept away"
 
 
 @pytest.mark.parametrize(
@@ -668,7 +668,7 @@ async def test_degradation_is_logged_once_with_a_count(caplog: pytest.LogCapture
     sb = standalone()
     sb.hold(A)
     now_s = 1000.0
-    sb._calls._lines._monotonic = lambda: now_s
+    sb._call_log._lines._monotonic = lambda: now_s
     with caplog.at_level(logging.WARNING, "sickbay"):
         for _ in range(5):
             await sb.call([A], replies(), fallback="", route="brief")

@@ -62,7 +62,7 @@ class RouterSamples:
 
     def _gate_samples(self, sb: Sickbay) -> Iterator[Sample]:
         gate = sb.gate
-        found = gate.refused.by_reason()
+        found = gate.denials.by_reason()
         found["no_target"] = gate.counts["no_target"] + gate.counts["name_refused"]
         # A denial is taken back where the call is made all the same; a counter that goes down would pass for one that
         # began anew.

@@ -4,8 +4,8 @@
         response = await client.post(...)
         attempt.response(response.status_code, response.headers, response.content)
 
-Leaving without a verdict records `ok`, not checkable; an exception is classified and goes on its way. Text is
-judged and forgotten: no prompt and no completion is kept.
+Leaving without a verdict records `ok`, not checkable. An exception is classified and re-raised. Text is judged and
+forgotten: no prompt and no completion is kept.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AttemptHost(Protocol):
         ...
 
     async def acquire(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
-        """The leases of a trial that the decision says is wanted. Raises `Held`."""
+        """The leases of the trial that the decision asks for; None if none is needed by now. Raises `Held`."""
         ...
 
     def acquire_blocking(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
@@ -64,7 +64,7 @@ class AttemptHost(Protocol):
         ...
 
     def finish(self, target: Target, outcome: CallOutcome, own_seen: int, trial: Trial | None) -> None:
-        """Take a finished attempt."""
+        """Report a finished attempt."""
         ...
 
     @property
@@ -99,9 +99,9 @@ class Attempt:
     """One attempt of one call; a context manager, plain or async. Made by `Sickbay.attempt`.
 
     decision   what the gate said when it was entered
-    verdict    what was said of it so far; may be set by a caller who judges answers in his own way
+    verdict    what was said of it so far; a caller that judges answers in its own way may set it
     outcome    what was recorded, once it is over
-    error_text what the provider said of its failure, redacted; if that is to be kept, once it is over
+    error_text what the provider said of its failure, redacted; filled once it is over, if it is to be kept
     """
 
     def __init__(
@@ -165,7 +165,8 @@ class Attempt:
         )
 
     def ok(self, *, status: int | None = None, checkable: bool = True) -> Verdict:
-        """The caller found the answer usable. `checkable`: its text could be judged (False for a tool-call turn)."""
+        """The caller found the answer usable. `checkable`: whether its text could be judged (False for a turn of tool
+        calls)."""
         self._status = status if status is not None else self._status
         return self._say(OK if checkable else UNCHECKED)
 
@@ -183,7 +184,8 @@ class Attempt:
         if self._trial is None:
             return
         try:
-            # A stream proves itself here, not in ten minutes; but for degraded output it is judged at its end.
+            # The first content proves a trial, so that other routers need not wait for the end of the stream. Only
+            # degraded output is judged at the end.
             leases = [Lease(lease.rule, lease.began_seq) for lease in self._trial.proved if not lease.is_local]
             if self._trial.proved:
                 event = CallAnswered(ttft_ms=_ms(self._ttft_s), seen_seq=self._seen[0], trial=leases or None)
@@ -203,7 +205,7 @@ class Attempt:
 
     @property
     def trial(self) -> list[Lease] | None:
-        """The leases of the cluster's holds that the call runs under, None if it is no trial."""
+        """The leases of the cluster's holds that the call runs under; None if it is not a trial."""
         return (self._trial.leases or None) if self._trial is not None else None
 
     # Entering and leaving.
@@ -211,8 +213,8 @@ class Attempt:
     def __enter__(self) -> Self:
         """Ask the gate. Raises `Held`.
 
-        Where a trial is wanted, another thread than the event loop's waits up to 0.25 s for its lease; in the loop,
-        where a plain `with` cannot wait, a target on probation is called at the caller's own risk.
+        On probation a thread waits up to 0.25 s for the lease of a trial. In the event loop a plain `with` cannot
+        wait: there the target is called without a lease.
         """
         notify(self._host.hooks, "entering", self)
         try:
@@ -232,7 +234,7 @@ class Attempt:
             raise Held(self.target, decision)
         if trial is not None and trial.is_self_given:
             decision = msgspec.structs.replace(decision, source="local")
-        # One that was used before begins anew: what comes now is another outcome, and its lease has to end with it.
+        # An attempt may be entered again: the next outcome is another one, with a lease of its own.
         self.verdict = self.outcome = self._ttft_s = self._status = self._charset = None
         self.error_text, self._text, self._ended_s = "", b"", 0.0
         self.decision, self._trial = decision, trial
@@ -243,7 +245,7 @@ class Attempt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Record what came of it; an exception goes on."""
+        """Record what came of it; an exception is re-raised."""
         if self.outcome is not None:
             return
         try:
@@ -258,7 +260,7 @@ class Attempt:
         notify(self._host.hooks, "left", self)
 
     async def __aenter__(self) -> Self:
-        """Ask the gate, and for a lease where a trial is wanted, which takes at most 0.25 s. Raises `Held`."""
+        """Ask the gate, and on probation wait up to 0.25 s for the lease of a trial. Raises `Held`."""
         notify(self._host.hooks, "entering", self)
         try:
             decision = self._host.decide(self.target)
@@ -271,7 +273,7 @@ class Attempt:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Record what came of it; an exception goes on."""
+        """Record what came of it; an exception is re-raised."""
         self.__exit__(kind, error, trace)
 
     # How it is judged.
@@ -324,7 +326,7 @@ class Attempt:
                 prompt_ascii=self._options.prompt_ascii,
                 client_capped=self._options.client_capped,
             )
-        except (AttributeError, TypeError):  # what was given as the target is none
+        except (AttributeError, TypeError):  # the target is not a `Target`
             return UNKNOWN
 
     def _note(self, status: int, headers: Mapping[str, str] | None, body: str | bytes) -> None:
@@ -360,7 +362,7 @@ class Attempt:
             retry_after_from=verdict.retry_after_from,
             signature=verdict.signature,
             checkable=verdict.checkable,
-            # A clean answer to such a prompt is one of those of which damaged ones are a share (Rule 4.4).
+            # Rule 4.4 counts damaged answers to ASCII prompts as a share of all checkable answers to such prompts.
             attributable=verdict.attributable or (kind == "ok" and verdict.checkable and options.prompt_ascii is True),
             stream=self._is_stream,
             charset=self._charset,
@@ -371,7 +373,7 @@ class Attempt:
 
 
 def _ms(seconds: float) -> int | None:
-    """Whole milliseconds, 0 to 24 h; None for what is no time."""
+    """Whole milliseconds, 0 to 24 h; None if `seconds` is not finite."""
     return max(0, min(DAY_MS, round(seconds * 1000))) if math.isfinite(seconds) else None
 
 

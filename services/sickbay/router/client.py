@@ -96,13 +96,13 @@ class Sickbay:
         self._minute = 0
         self._minute_timer: asyncio.TimerHandle | None = None
         self._keep_detail = keep_detail
-        self._calls = CallLog()
+        self._call_log = CallLog()
         holds = HoldLog(mirror.now_ms, lambda: mirror.is_loaded)
         mirror.listen(changed=holds.changed, loaded=holds.loaded)
         mirror.listen(changed=overlay.cluster_changed, policy=overlay.set_policy, passed=overlay.checkpoint)
-        gate.on_denied = self._calls.skipped
+        gate.on_denied = self._call_log.skipped
         self._chain_check = ChainCheck(link, gate.target_of)
-        self.calls = Calls(self, self._calls, self._chain_check)
+        self.calls = Calls(self, self._call_log, self._chain_check)
         silence()
 
     # The public face.
@@ -152,7 +152,7 @@ class Sickbay:
     def usable(self, targets: Sequence[Target]) -> Usable:
         """Those of the targets that may be called now, in their order; `.skipped` says why not the others.
 
-        For those who call along a chain by themselves; `call` does all of that.
+        For callers that go along a chain by themselves; `call` does all of that.
         """
         return Usable((target, self.decide(target)) for target in targets)
 
@@ -219,12 +219,12 @@ class Sickbay:
         return StreamingAnswer(ChainCall(self.calls, targets, fallback, options), stream_fn, is_content)
 
     def record(self, target: Target, event: Reportable) -> None:
-        """Report what the caller judged by himself. Never blocks, never raises; bad input is counted and logged."""
+        """Report what the caller judged itself. Never blocks, never raises; bad input is counted and logged."""
         self._report(target, event, None)
 
     async def ready(self, timeout_s: float | None = None) -> bool:
-        """Wait until the cluster's holds are known; False if that took longer. Nobody has to: without them the
-        gate lets pass and says `stale`."""
+        """Wait until the cluster's holds are known; False if that took longer. Waiting is optional: until then
+        the gate allows every call and says `stale`."""
         return await self.mirror.wait_loaded(timeout_s)
 
     async def close(self, limit_s: float = CLOSE_LIMIT_S) -> Left:
@@ -232,12 +232,12 @@ class Sickbay:
         if self._minute_timer is not None:
             self._minute_timer.cancel()
         if not self.reporter.is_forked:
-            self._tell_refused()
+            self._report_denials()
             await self.trials.close()
             await self._chain_check.close()
         left = await self.reporter.close(limit_s)
         if self.reporter.is_forked:
-            return left  # a child process: even to close it here would take the socket from the parent's loop
+            return left  # a child process: closing here would take the socket from the parent's loop
         await self.mirror.stop()
         if self.link is not None:
             await self.link.close()
@@ -261,7 +261,7 @@ class Sickbay:
         """Close, as `close()` does."""
         await self.close()
 
-    # What an attempt asks of its desk.
+    # What an attempt asks of its host.
 
     def seen(self) -> tuple[int, int]:
         """The largest log sequence known, and the overlay's own counter."""
@@ -271,7 +271,7 @@ class Sickbay:
         """The leases of a trial. Raises `Held`."""
         try:
             found = await self.trials.acquire(target, decision, limit_s)
-        except Exception:  # noqa: BLE001 - a fault in here costs a lease, not a call
+        except Exception:  # noqa: BLE001 - an error in the trials costs a lease, not a call
             found = self._without(decision)
         return self._entered(target, decision, found)
 
@@ -299,10 +299,10 @@ class Sickbay:
     def _entered(self, target: Target, decision: Decision, found: Trial | Decision | None) -> Trial | None:
         if isinstance(found, Decision):
             if decision.allowed:
-                self.gate.refuse(target, found)
+                self.gate.count_denial(target, found)
             raise Held(target, found)
         if not decision.allowed:
-            self.gate.admit(target, decision)
+            self.gate.uncount_denial(target, decision)
         return found
 
     def answered(self, target: Target, event: CallAnswered, own_seen: int, trial: Trial) -> None:
@@ -315,7 +315,7 @@ class Sickbay:
         if trial is not None:
             self.trials.finish(trial, outcome.kind, n)
         if outcome.rank > 0 and outcome.kind == "ok":
-            self._calls.failed_over(target, outcome.rank, outcome.route)
+            self._call_log.failed_over(target, outcome.rank, outcome.route)
 
     @property
     def degradations(self) -> dict[tuple[str, str], int]:
@@ -338,13 +338,13 @@ class Sickbay:
         """Queue one event for the log, and fold it in the overlay; its number, or 0 if it was rejected.
 
         Both happen under the overlay's lock. The reporter's loop may send the event and have it acknowledged at once,
-        and `Overlay.acknowledged` takes the same lock: so it always finds the number that `observe` noted. For the
-        same reason the reporter calls nobody while it holds its own lock.
+        and `Overlay.acknowledged` takes the same lock: so it always finds the number that `observe` noted. The
+        reporter in turn calls no listener while it holds its own lock.
         """
         try:
             known = self.gate.target_of(target)
         except (AttributeError, TypeError):
-            known = target  # it is no target: the reporter says which field is wrong
+            known = target  # not a target: the reporter says which field is wrong
         try:
             with self.overlay.lock:
                 n = self.reporter.enqueue(known, event)
@@ -355,7 +355,7 @@ class Sickbay:
             return 0
         return n
 
-    # Calls that holds kept away.
+    # Denials.
 
     def _next_minute(self) -> None:
         now_s = time.time()
@@ -364,13 +364,13 @@ class Sickbay:
         self._minute_timer = asyncio.get_running_loop().call_later(wait_s, self._minute_over)
 
     def _minute_over(self) -> None:
-        self._tell_refused()
+        self._report_denials()
         self._next_minute()
 
-    def _tell_refused(self) -> None:
-        """Report what holds kept away in this minute: one event a target and rule. Statistics: no overlay."""
+    def _report_denials(self) -> None:
+        """Report the calls that holds kept away in this minute, one event for each target and rule: only statistics."""
         minute = rfc3339((self._minute or int(time.time()) // MINUTE_S) * MINUTE_S * 1000)
-        for target, rule, count in self.gate.take_refused():
+        for target, rule, count in self.gate.take_denials():
             self.reporter.enqueue(target, CallsRefused(count=count, rule=rule, minute=minute))
 
 

@@ -252,11 +252,11 @@ class Failover:
                 budget.called()
         self._uncount_denial(step)
         if step.forced and step.attempt.decision is not None and not step.attempt.decision.allowed:
-            self._gate.admit(step.target, step.attempt.decision)
+            self._gate.uncount_denial(step.target, step.attempt.decision)
 
     def _uncount_denial(self, step: Try) -> None:
         if (before := self._denied.pop(step.rank, None)) is not None:
-            self._gate.admit(step.target, before)
+            self._gate.uncount_denial(step.target, before)
 
     def _settle(self, step: Try) -> None:
         error = step.error

@@ -275,7 +275,7 @@ def _iterator(chunks: AsyncIterable[T]) -> AsyncIterator[T]:
 
 
 def _drop(task: asyncio.Task[None], attempt: Attempt) -> None:
-    """Nobody reads any more. May be called in any thread, whenever the collector runs."""
+    """The stream was dropped without being closed. Called in any thread, when the garbage collector runs."""
 
     def stop() -> None:
         task.cancel()

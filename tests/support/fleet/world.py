@@ -150,7 +150,7 @@ class Replica:
 
     def _tell_refused(self) -> None:
         """Calls that holds kept away, told each minute: so a replica is heard of that may call nothing."""
-        for target, rule, count in self.gate.take_refused():
+        for target, rule, count in self.gate.take_denials():
             self.outbox.enqueue(target, CallsRefused(count=count, rule=rule))
         if self._world.at_s < self._world.story.length_s:
             self._world.loop.call_later(MINUTE_S, self._tell_refused)
