@@ -44,7 +44,7 @@ async def _record_us(reporter: Reporter, batches: int) -> list[float]:
     for batch in range(batches):
         began = time.perf_counter()
         for number in range(BATCH):
-            reporter.record(TARGETS[(batch * BATCH + number) % 1000], OUTCOME)
+            reporter.enqueue(TARGETS[(batch * BATCH + number) % 1000], OUTCOME)
         samples.append((time.perf_counter() - began) / BATCH * 1e6)
         while reporter.counts.queued > 1000:
             await asyncio.sleep(0.001)
@@ -57,7 +57,7 @@ async def _published_per_s(reporter: Reporter, events: int) -> float:
     acked_before = reporter.counts.acked
     began = time.perf_counter()
     for number in range(events):
-        reporter.record(TARGETS[number % 1000], OUTCOME)
+        reporter.enqueue(TARGETS[number % 1000], OUTCOME)
         if number % 1000 == 999:
             while reporter.counts.queued > 5000:
                 await asyncio.sleep(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import importlib
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -324,6 +325,18 @@ def router_side() -> list[Path]:
 def test_import_sickbay_works_without_the_extras_and_loads_none_of_them(router_side: list[Path]) -> None:
     assert SERVICES / "__init__.py" in router_side
     assert SERVICES / "cli" / "__init__.py" not in router_side
+
+
+def test_the_version_is_the_distributions_and_read_when_asked_for() -> None:
+    code = """
+import sickbay
+assert "__version__" not in vars(sickbay)
+print(sickbay.__version__)
+try: sickbay.no_such_name
+except AttributeError as error: print(error)
+"""
+    lines = without_extras(code).stdout.splitlines()
+    assert lines == [importlib.metadata.version("sickbay"), "module 'sickbay' has no attribute 'no_such_name'"]
 
 
 def test_the_command_says_what_to_install_where_only_a_routers_part_is() -> None:

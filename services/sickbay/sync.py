@@ -26,8 +26,9 @@ from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 from sickbay_events import Decision, Target
 
-from .router import sync_calls as calls_sync
+from .router import sync_calls
 from .router.attempt import Attempt
+from .router.calls import ChainCall
 from .router.chain import NO_FALLBACK, CallOptions, CallResult, Usable
 from .router.client import Sickbay
 from .router.client import connect as connect_async
@@ -62,7 +63,7 @@ class _Side:
         self._begun = threading.Event()
         self._limit_s = 0.0
         self._left: Left | None = None
-        # A daemon, since the interpreter would wait for any other thread before it tells us that it ends.
+        # A daemon: the interpreter waits for other threads before it runs the hook at its exit.
         self._thread = threading.Thread(target=self._run, args=(self.loop,), name="sickbay", daemon=True)
         self._thread.start()
         self._begun.wait()
@@ -88,7 +89,7 @@ class _Side:
         self._left = await self.sickbay.close(self._limit_s)
 
     def ready(self, timeout_s: float | None) -> bool:
-        """Wait in the loop; False if there is no loop any more or no time."""
+        """Wait in the loop; False if the loop has ended or the time is over."""
         work = self.sickbay.ready(timeout_s)
         if (loop := self.loop) is None:
             work.close()
@@ -165,7 +166,7 @@ class SyncSickbay:
 
         A thread cannot be cancelled, so `attempt_fn` has to give `attempt.limit_s` to its client as the timeout.
         """
-        return calls_sync.call(self._own().sickbay.calls, targets, attempt_fn, fallback, **options)
+        return sync_calls.call(self._own().sickbay.calls, targets, attempt_fn, fallback, **options)
 
     def stream(
         self,
@@ -178,12 +179,11 @@ class SyncSickbay:
     ) -> SyncStreamingAnswer[T]:
         """The chunks of the first candidate that begins to answer, as `Sickbay.stream` gives them; to be used with
         `with`. `stream_fn` is a generator."""
-        return SyncStreamingAnswer(
-            self._own().sickbay.calls, targets, stream_fn, fallback=fallback, is_content=is_content, options=options
-        )
+        call = ChainCall(self._own().sickbay.calls, targets, fallback, options)
+        return SyncStreamingAnswer(call, stream_fn, is_content)
 
     def record(self, target: Target, event: Reportable) -> None:
-        """Report what the caller judged by himself. Never blocks, never raises; bad input is counted and logged."""
+        """Report what the caller judged itself. Never blocks, never raises; bad input is counted and logged."""
         self._own().sickbay.record(target, event)
 
     def ready(self, timeout_s: float | None = None) -> bool:
@@ -197,7 +197,7 @@ class SyncSickbay:
 
     @property
     def sickbay(self) -> Sickbay:
-        """The connection of this process, for a look inside; only what is said there of threads may be used."""
+        """The connection of this process. Only what `Sickbay` allows in any thread may be used."""
         return self._own().sickbay
 
     def close(self, limit_s: float = CLOSE_LIMIT_S) -> Left:
@@ -228,8 +228,8 @@ class SyncSickbay:
         return side if side.pid == os.getpid() else self._anew()
 
     def _anew(self) -> _Side:
-        """In a forked child: a connection of its own, at its first use. The parent's is left as it is: even to
-        close it here would take its socket from the parent's loop."""
+        """In a forked child: make a connection of its own at the first use. The parent's is not touched: closing it
+        here would take its socket from the parent's loop."""
         with self._lock:
             side = self._side
             if side.pid == os.getpid() or self._closed:
@@ -258,8 +258,8 @@ def connect(
 
     exit_limit_s   how long the interpreter's exit may take to hand over what is left, if `close` was not called
 
-    `url`, `replica` and the options are those of `sickbay.connect`, and so is what it raises: something for what
-    cannot be used, nothing for a server that is not there.
+    `url`, `replica`, the options and the exceptions are those of `sickbay.connect`. A server that is not there raises
+    nothing.
     """
     return SyncSickbay(lambda: connect_async(url, replica, **options), exit_limit_s)
 

@@ -5,10 +5,12 @@
     ...                                       # run the code under test with `sb`
     assert [event.kind for _, event in sb.recorded] == ["ok"]
 
-It is the real gate, overlay and classifier; only the network is missing, and time stands until `advance`.
+Gate, overlay and classifier are the real ones. There is no network, and time stands still until `advance`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -18,6 +20,7 @@ from sickbay_projections.entries import REASONS
 
 from .router.client import Sickbay
 from .router.gate import Gate
+from .router.hooks import Hook
 from .router.outbox import NotReportable, Reportable, fit
 from .router.overlay import Overlay
 from .router.reporter import CLOSE_LIMIT_S, Counts, Left
@@ -33,11 +36,13 @@ BEGAN_MS = 1_800_000_000_000
 class Recorder:
     """Keeps what would be sent."""
 
+    is_forked = False
+
     def __init__(self) -> None:
         self.recorded: list[tuple[Target, Reportable]] = []
         self.rejected: list[str] = []
 
-    def record(self, target: Target, event: Reportable) -> int:
+    def enqueue(self, target: Target, event: Reportable) -> int:
         """Keep one event; its number, or 0 for one that a reporter would reject."""
         try:
             self.recorded.append((target, fit(target, event)))
@@ -65,13 +70,15 @@ class Recorder:
 
 
 class Standalone(Sickbay):
-    """A `Sickbay` alone in the world, whose holds and clock are the test's.
+    """A `Sickbay` without a network. The test sets its holds and its clock.
 
     recorded   (target, event) of everything that would have been sent, in order
     rejected   what would have been rejected, with the field and the accepted form
     """
 
-    def __init__(self, *, replica: str = "test", machine: str = "test", policy: Policy | None = None) -> None:
+    def __init__(
+        self, *, replica: str = "test", machine: str = "test", policy: Policy | None = None, hooks: Sequence[Hook] = ()
+    ) -> None:
         self._now_s = 0.0
         self._recorder = Recorder()
         self._seq = 0
@@ -83,7 +90,7 @@ class Standalone(Sickbay):
         gate = Gate(mirror, overlay, replica=replica, machine=machine, monotonic=lambda: self._now_s)
         trials = Trials(link=None, view=mirror, gate=gate, replica=replica, monotonic=lambda: self._now_s)
         super().__init__(
-            link=None, mirror=mirror, overlay=overlay, gate=gate, reporter=self._recorder, trials=trials
+            link=None, mirror=mirror, overlay=overlay, gate=gate, reporter=self._recorder, trials=trials, hooks=hooks
         )  # fmt: skip
 
     @property
@@ -132,7 +139,7 @@ class Standalone(Sickbay):
         """Let time pass."""
         self._now_s += seconds
         self.mirror.fresh_at_s = self._now_s
-        self.calls.releases.wake_all()
+        self.calls.waiters.wake_all()
 
     def _scope(self, what: Target | str) -> Scope:
         if isinstance(what, Target):
@@ -148,6 +155,8 @@ class Standalone(Sickbay):
         self.mirror.put(scope.key, msgspec.structs.replace(entry, **fields))
 
 
-def standalone(*, replica: str = "test", machine: str = "test", policy: Policy | None = None) -> Standalone:
+def standalone(
+    *, replica: str = "test", machine: str = "test", policy: Policy | None = None, hooks: Sequence[Hook] = ()
+) -> Standalone:
     """A gate without NATS. Use it as it is, or with `async with` in place of `sickbay.connect(...)`."""
-    return Standalone(replica=replica, machine=machine, policy=policy)
+    return Standalone(replica=replica, machine=machine, policy=policy, hooks=hooks)

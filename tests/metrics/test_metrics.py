@@ -231,13 +231,13 @@ def test_a_denial_that_is_taken_back_makes_no_counter_go_down() -> None:
     registry.register(metrics.collector(sb))
     denied = sickbay.Decision(allowed=False, reason="trial_taken", rule="breaker")
     for _ in range(3):
-        sb.gate.refuse(TARGET, denied)
+        sb.gate.count_denial(TARGET, denied)
     key = "sickbay_decisions_total", "trial_taken"
     assert router_samples(registry)[key] == 3
-    sb.gate.admit(TARGET, denied)
+    sb.gate.uncount_denial(TARGET, denied)
     assert router_samples(registry)[key] == 3
-    sb.gate.refuse(TARGET, denied)
-    sb.gate.refuse(TARGET, denied)
+    sb.gate.count_denial(TARGET, denied)
+    sb.gate.count_denial(TARGET, denied)
     assert router_samples(registry)[key] == 4
 
 

@@ -12,7 +12,8 @@ import pytest
 
 import sickbay.router.calls
 from sickbay import Attempt, CallOutcome, CallResult, Exhausted, Held, Target
-from sickbay.router.failover import ForcedCallLimiter, share_s
+from sickbay.router.failover import share_s
+from sickbay.router.forced import ForcedCallLimiter
 from sickbay.testing import Standalone, standalone
 from virtual_loop import virtual
 from waiting import patience
@@ -409,7 +410,7 @@ async def test_a_success_in_the_overlay_wakes_who_waits() -> None:
         task = asyncio.create_task(sb.call([A], replies(), wait_s=15))
         await asyncio.sleep(0)
         assert not task.done()
-        sb.overlay.record(A, CallOutcome(kind="ok"), seen=seen)
+        sb.overlay.observe(A, CallOutcome(kind="ok"), seen=seen)
         assert (await asyncio.wait_for(task, patience(5))).model == "m-a"
 
 
@@ -495,7 +496,7 @@ async def test_forced_calls_the_least_bad_and_says_so() -> None:
     answer = await sb.call([A, B], replies(), forced="one")
     assert (answer.model, answer.forced, [one.model for one in answer.skipped]) == ("m-b", True, ["m-a"])
     assert [(o.forced, o.rank) for o in outcomes(sb)] == [(True, 1)]
-    assert sb.gate.take_refused() == [(A, "breaker", 1)], "what was called is not counted as kept away"
+    assert sb.gate.take_denials() == [(A, "breaker", 1)], "what was called is not counted as kept away"
 
 
 @pytest.mark.parametrize(
@@ -552,17 +553,17 @@ async def test_one_forced_call_at_a_time() -> None:
 
 def test_one_forced_call_in_five_seconds() -> None:
     now_s = 100.0
-    forcing = ForcedCallLimiter(lambda: now_s)
-    assert forcing.take()
+    limiter = ForcedCallLimiter(lambda: now_s)
+    assert limiter.acquire()
     now_s = 120.0
-    assert not forcing.take(), "one at a time"
-    forcing.give_back()
-    assert forcing.take()
-    forcing.give_back()
+    assert not limiter.acquire(), "one at a time"
+    limiter.release()
+    assert limiter.acquire()
+    limiter.release()
     now_s = 124.9
-    assert not forcing.take(), "and one in 5 s"
+    assert not limiter.acquire(), "and one in 5 s"
     now_s = 125.0
-    assert forcing.take()
+    assert limiter.acquire()
 
 
 async def test_nothing_is_forced_unless_it_is_asked_for_or_while_anything_is_allowed() -> None:
@@ -667,7 +668,7 @@ async def test_degradation_is_logged_once_with_a_count(caplog: pytest.LogCapture
     sb = standalone()
     sb.hold(A)
     now_s = 1000.0
-    sb._calls._lines._monotonic = lambda: now_s
+    sb._call_log._lines._monotonic = lambda: now_s
     with caplog.at_level(logging.WARNING, "sickbay"):
         for _ in range(5):
             await sb.call([A], replies(), fallback="", route="brief")

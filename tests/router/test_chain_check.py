@@ -65,7 +65,7 @@ async def test_a_candidate_that_never_answered_anybody_is_named(
             ("never_answered", "the chain brief is no last resort: no answer of c.example / m-c is known"),
         ]
         await sb.call([B, A, held], fine, route="brief")
-        assert not sb._resorts._tasks, "asked once"
+        assert not sb._chain_check._tasks, "asked once"
 
 
 async def test_without_services_nothing_is_claimed_and_the_question_is_put_again(
@@ -75,16 +75,16 @@ async def test_without_services_nothing_is_claimed_and_the_question_is_put_again
     async with sickbay.connect(nats_server.url, replica="r-1") as sb:
         await until(lambda: sb.link is not None and sb.link.client is not None, "connected")
         await sb.call([A, B], fine)
-        await until(lambda: not sb._resorts._tasks, "asked in vain")
+        await until(lambda: not sb._chain_check._tasks, "asked in vain")
         assert said(caplog) == []
         running = Services(Settings(nats=nats_server.url, replica="box-1"))
         await running.start()
         await running.ready()
         try:
-            now_s = sb._resorts._monotonic()
-            sb._resorts._monotonic = lambda: now_s + 11
+            now_s = sb._chain_check._monotonic()
+            sb._chain_check._monotonic = lambda: now_s + 11
             await sb.call([A, B], fine)
-            await until(lambda: not sb._resorts._asked and not sb._resorts._tasks, "asked again")
+            await until(lambda: not sb._chain_check._asked and not sb._chain_check._tasks, "asked again")
             # A answered here, so that only B is named.
             assert [text.split(": ")[1] for _, text in said(caplog)] == ["no answer of b.example / m-b is known"]
         finally:

@@ -139,7 +139,7 @@ def test_before_the_first_message_the_wall_clock_counts_and_it_is_stale() -> Non
     assert decision.allowed and decision.source == "stale" and decision.age_s >= 0
     assert abs(mirror.now_ms() - time.time() * 1000) < 1_000
     for _ in range(2):
-        overlay.record(TARGET, CallOutcome(kind="model_unavailable", status=404), seen=overlay.seq)
+        overlay.observe(TARGET, CallOutcome(kind="model_unavailable", status=404), seen=overlay.seq)
     assert gate.decide(TARGET).source == "local"
 
 

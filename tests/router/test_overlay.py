@@ -30,7 +30,7 @@ class Rig:
 
     def record(self, event: CallOutcome, target: Target = TARGET, seen: int | None = None) -> int:
         self.n += 1
-        self.overlay.record(target, event, seen=self.overlay.seq if seen is None else seen, n=self.n)
+        self.overlay.observe(target, event, seen=self.overlay.seq if seen is None else seen, n=self.n)
         return self.n
 
     def put(self, entry: GateEntry, key: str = TARGET.key) -> None:
@@ -249,7 +249,7 @@ def test_the_overlay_is_bounded() -> None:
 def test_what_a_fold_cannot_take_is_counted_and_passed() -> None:
     """An event of a sort that is not an outcome's does no harm."""
     rig = Rig()
-    rig.overlay.record(TARGET, Override(action="clear", reason="r", actor="a"))
+    rig.overlay.observe(TARGET, Override(action="clear", reason="r", actor="a"))
     rig.record(DEAD)
     rig.record(DEAD)
     assert not rig.decide().allowed

@@ -72,8 +72,8 @@ def test_a_bad_event_is_counted_under_its_field_and_logged_and_nothing_is_raised
 ) -> None:
     mine = reporter()
     with caplog.at_level(logging.ERROR, "sickbay.reporter"):
-        assert mine.record(TARGET, event) == 0
-        assert mine.record(TARGET, event) == 0
+        assert mine.enqueue(TARGET, event) == 0
+        assert mine.enqueue(TARGET, event) == 0
     assert mine.counts.rejected == {field: 2}
     assert mine.counts.recorded == 0
     assert len(caplog.records) == 1, "the log is not flooded: one line, the rest is counted"
@@ -95,7 +95,7 @@ def test_a_bad_event_is_counted_under_its_field_and_logged_and_nothing_is_raised
 def test_an_outcome_of_no_target_is_an_error_for_the_caller_and_nothing_is_stored(target: Any, field: str) -> None:
     """Rule 1."""
     mine = reporter()
-    assert mine.record(target, CallOutcome(kind="ok")) == 0
+    assert mine.enqueue(target, CallOutcome(kind="ok")) == 0
     assert mine.counts.rejected == {field: 1}
     assert mine.counts.queued == 0
 
@@ -118,7 +118,7 @@ def test_whatever_a_caller_gives_what_is_taken_reads_back_from_the_log(
     """Our own reporter writes no poison (Rule 2), and `record` never raises."""
     mine = reporter()
     event = CallOutcome(kind=kind, **fields)
-    n = mine.record(Target(provider, model), event)
+    n = mine.enqueue(Target(provider, model), event)
     assert n + sum(mine.counts.rejected.values()) == 1
     if n:
         (entry,) = mine._take(10, None)
@@ -158,7 +158,7 @@ def test_half_a_character_in_an_error_text_does_not_lose_the_outcome() -> None:
 def test_a_list_that_the_caller_changes_afterwards_changes_nothing() -> None:
     mine = reporter()
     trial = [Lease("quarantine", 7)]
-    mine.record(TARGET, CallOutcome(kind="ok", trial=trial))
+    mine.enqueue(TARGET, CallOutcome(kind="ok", trial=trial))
     trial.append(Lease("breaker", 8))
     (entry,) = mine._take(1, None)
     assert isinstance(entry.event, CallOutcome) and entry.event.trial == [Lease("quarantine", 7)]
@@ -177,9 +177,9 @@ def kinds_in(mine: Reporter) -> list[str]:
 def test_a_full_outbox_drops_successes_before_failures_and_counts_them_by_kind() -> None:
     mine = reporter(capacity=6)
     for kind in ("ok", "timeout", "ok", "bad_request", "auth", "quota"):
-        assert mine.record(TARGET, CallOutcome(kind=kind))
-    mine.record(TARGET, CallOutcome(kind="network"))  # for the first ok
-    mine.record(TARGET, CallOutcome(kind="cancelled"))  # for the second ok: what is fresh stays
+        assert mine.enqueue(TARGET, CallOutcome(kind=kind))
+    mine.enqueue(TARGET, CallOutcome(kind="network"))  # for the first ok
+    mine.enqueue(TARGET, CallOutcome(kind="cancelled"))  # for the second ok: what is fresh stays
     assert mine.counts.dropped == {"ok": 2}
     assert kinds_in(mine) == ["timeout", "bad_request", "auth", "quota", "network", "cancelled"]
 
@@ -188,7 +188,7 @@ def test_an_outbox_full_of_failures_takes_only_a_failure() -> None:
     """It drops its oldest for a failure, and takes no success."""
     mine = reporter(capacity=3)
     for kind in ("timeout", "auth", "quota", "ok", "network"):
-        mine.record(TARGET, CallOutcome(kind=kind))
+        mine.enqueue(TARGET, CallOutcome(kind=kind))
     assert mine.counts.dropped == {"ok": 1, "timeout": 1}
     assert kinds_in(mine) == ["auth", "quota", "network"]
     counts = mine.counts
@@ -246,7 +246,7 @@ async def test_an_event_recorded_by_any_thread_is_stored_once_under_its_own_numb
         numbers: list[int] = []
 
         def work() -> None:
-            numbers.extend(replica.reporter.record(TARGET, CallOutcome(kind="ok")) for _ in range(1000))
+            numbers.extend(replica.reporter.enqueue(TARGET, CallOutcome(kind="ok")) for _ in range(1000))
 
         threads = [threading.Thread(target=work) for _ in range(8)]
         for thread in threads:
@@ -270,11 +270,11 @@ async def test_each_sort_of_event_is_stored_under_its_subject_in_its_form(nats_s
     long = Target("é" * 128 + "#" + "ü" * 128, "ß" * 128)
     async with publishing(nats_server.url, replica="box 7") as replica:
         mine = replica.reporter
-        mine.record(odd, CallOutcome(kind="ok", id="mine", queued_ms=9, at="2026-11-30T12:00:00Z", route="r"))
-        mine.record(odd, CallAnswered(ttft_ms=12.5, trial=[Lease("breaker", 4)]))
-        mine.record(odd, CallsRefused(count=3, rule="quarantine"))
-        mine.record(odd, ProbeResult(level="readiness", ok=True, kind="ok", usage=True))
-        mine.record(long, CallOutcome(kind="timeout"))
+        mine.enqueue(odd, CallOutcome(kind="ok", id="mine", queued_ms=9, at="2026-11-30T12:00:00Z", route="r"))
+        mine.enqueue(odd, CallAnswered(ttft_ms=12.5, trial=[Lease("breaker", 4)]))
+        mine.enqueue(odd, CallsRefused(count=3, rule="quarantine"))
+        mine.enqueue(odd, ProbeResult(level="readiness", ok=True, kind="ok", usage=True))
+        mine.enqueue(long, CallOutcome(kind="timeout"))
         assert not await mine.close(5)
     stored = await read_log(nats_server.url)
     base = "box=207." + odd.key
@@ -298,10 +298,10 @@ def test_a_closed_reporter_counts_what_comes_too_late() -> None:
     import asyncio
 
     mine = reporter()
-    assert mine.record(TARGET, CallOutcome(kind="timeout")) == 1
+    assert mine.enqueue(TARGET, CallOutcome(kind="timeout")) == 1
     left = asyncio.run(mine.close(0))
     assert left.by_kind == {"timeout": 1}
-    assert mine.record(TARGET, CallOutcome(kind="ok")) == 0
+    assert mine.enqueue(TARGET, CallOutcome(kind="ok")) == 0
     assert mine.counts.rejected == {"closed": 1}
 
 

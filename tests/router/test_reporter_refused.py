@@ -95,7 +95,7 @@ async def test_a_subject_that_may_not_be_published_is_in_nobodys_way(
     server = nats_server_factory(config=user('{ allow: ["sickbay.outcome.>"] }'))
     await prepare(as_user(server, "admin", "apw"))
     async with publishing(as_user(server, "router", "rpw")) as replica:
-        replica.reporter.record(TARGET, ProbeResult(level="readiness", ok=True))
+        replica.reporter.enqueue(TARGET, ProbeResult(level="readiness", ok=True))
         async with replica.busy(per_s=100):
             await until(lambda: replica.reporter.counts.given_up == {"probe": 1}, within_s=30)
         assert not await replica.reporter.close(5)
@@ -114,7 +114,7 @@ async def test_a_subject_that_no_stream_takes_is_in_nobodys_way(
     await client.jetstream().add_stream(StreamConfig(name=LOG, subjects=["sickbay.outcome.>"]))
     await client.close()
     async with publishing(nats_server.url) as replica:
-        replica.reporter.record(TARGET, ProbeResult(level="liveness", ok=False))
+        replica.reporter.enqueue(TARGET, ProbeResult(level="liveness", ok=False))
         async with replica.busy(per_s=100):
             await until(lambda: replica.reporter.counts.given_up == {"probe": 1}, within_s=60)
         assert not await replica.reporter.close(10)
@@ -130,7 +130,7 @@ async def test_a_message_over_the_servers_limit_is_given_up_unsent(
     await prepare(server.url)
     async with publishing(server.url) as replica:
         big = CallOutcome(kind="ok", route="é" * 256, detail="\U0001f389" * 200)
-        replica.reporter.record(TARGET, big)
+        replica.reporter.enqueue(TARGET, big)
         replica.record()
         assert not await replica.reporter.close(5)
         assert replica.reporter.counts.given_up == {"ok": 1}

@@ -256,3 +256,19 @@ async def test_what_is_no_async_generator_is_named() -> None:
     stream: StreamingAnswer[str] = sb.stream([A, B], lambda _target, _attempt: ["x"])  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="async"):
         await anext(stream)
+
+
+def test_a_failing_is_content_leads_to_the_next_candidate() -> None:
+    async def test(sb: Standalone, _clock: Clock) -> None:
+        def is_content(chunk: str) -> bool:
+            return bool({"one": 1}[chunk])
+
+        async def stream_fn(target: Target, _attempt: Attempt) -> AsyncIterator[str]:
+            yield "what is this" if target == A else "one"
+
+        async with sb.stream([A, B], stream_fn, is_content=is_content) as answer:
+            assert [chunk async for chunk in answer] == ["one"]
+        assert [tried.kind for tried in answer.attempts] == ["unknown", "ok"]
+        assert len(outcomes(sb)) == 2, "the failed attempt was left"
+
+    virtual(test)

@@ -550,7 +550,7 @@ async def test_what_holds_keep_away_is_reported(nats_server: NatsServer, tmp_pat
         await reject(other)
         await until(lambda: not one.decide(TARGET).allowed and TARGET.key in one.mirror.entries)
         before = one.gate.counts["denied"]
-        one._tell_refused()
+        one._report_denials()
         for _ in range(70):
             one.decide(TARGET)
         with pytest.raises(Held):

@@ -82,7 +82,7 @@ class Replica:
 
     def record(self, kind: Kind | None = None, target: Target = TARGET) -> int:
         at = time.time()
-        n = self.reporter.record(
+        n = self.reporter.enqueue(
             target, CallOutcome(kind=kind or KINDS_IN_TURN[len(self.recorded_at) % 5], took_ms=12.4)
         )
         self.recorded_at[n] = at

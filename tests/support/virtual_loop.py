@@ -41,7 +41,7 @@ def virtual(test: Callable[[Standalone, Callable[[], float]], Coroutine[Any, Any
     loop = VirtualLoop()
     try:
         sb = standalone()
-        sb.calls = Calls(sb, sb._calls, sb._resorts, monotonic=loop.time)
+        sb.calls = Calls(sb, sb._call_log, sb._chain_check, monotonic=loop.time)
         return loop.run_until_complete(test(sb, loop.time))
     finally:
         loop.close()

@@ -62,7 +62,7 @@ class RouterSamples:
 
     def _gate_samples(self, sb: Sickbay) -> Iterator[Sample]:
         gate = sb.gate
-        found = gate.refused.by_reason()
+        found = gate.denials.by_reason()
         found["no_target"] = gate.counts["no_target"] + gate.counts["name_refused"]
         # A denial is taken back where the call is made all the same; a counter that goes down would pass for one that
         # began anew.
@@ -84,7 +84,7 @@ def mirror_samples(mirror: View) -> Iterator[Sample]:
     yield Sample("sickbay_mirror_stale", int(mirror.is_stale))
     yield Sample("sickbay_mirror_sequence", mirror.seq)
     yield Sample("sickbay_mirror_entries", len(mirror.entries))
-    yield Sample("sickbay_mirror_loads_total", getattr(mirror, "resyncs", 0))  # a view in memory is never read anew
+    yield Sample("sickbay_mirror_loads_total", mirror.resyncs)
     yield from samples_by_label("sickbay_mirror_events_total", dict(mirror.counts), MIRROR_EVENTS, OTHER)
 
 

@@ -4,8 +4,8 @@
         response = await client.post(...)
         attempt.response(response.status_code, response.headers, response.content)
 
-Leaving without a verdict records `ok`, not checkable; an exception is classified and goes on its way. Text is
-judged and forgotten: no prompt and no completion is kept.
+Leaving without a verdict records `ok`, not checkable. An exception is classified and re-raised. Text is judged and
+forgotten: no prompt and no completion is kept.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sickbay_events.redact import redact
 
 from .errors import Held
 from .faults import answer_of, fault_of
+from .hooks import Hook, notify
 from .trials import Trial
 
 _log = logging.getLogger("sickbay.attempt")
@@ -39,8 +40,8 @@ CHARSET_ABSENT: Final = "absent"
 class AttemptHost(Protocol):
     """Where an attempt asks and reports: a `Sickbay`."""
 
-    attempt_type: type[Attempt]
-    """What the attempts along a chain are made of: `Attempt`, or one that makes spans."""
+    hooks: tuple[Hook, ...]
+    """Told what each attempt does."""
 
     def decide(self, target: Target) -> Decision:
         """May the target be called now?"""
@@ -50,8 +51,8 @@ class AttemptHost(Protocol):
         """The largest log sequence known, and the overlay's own counter, when a call starts."""
         ...
 
-    async def take(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
-        """The leases of a trial that the decision says is wanted. Raises `Held`."""
+    async def acquire(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
+        """The leases of the trial that the decision asks for; None if none is needed by now. Raises `Held`."""
         ...
 
     def acquire_blocking(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
@@ -63,7 +64,7 @@ class AttemptHost(Protocol):
         ...
 
     def finish(self, target: Target, outcome: CallOutcome, own_seen: int, trial: Trial | None) -> None:
-        """Take a finished attempt."""
+        """Report a finished attempt."""
         ...
 
     @property
@@ -77,30 +78,38 @@ class AttemptHost(Protocol):
         ...
 
 
+class AttemptOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an attempt beforehand; `Sickbay.attempt` says what each field means."""
+
+    limit_s: float | None = 60.0
+    route: str | None = None
+    rank: int = 0
+    prompt_ascii: bool | None = None
+    client_capped: bool | None = None
+    stream: bool = False
+    request_hash: str | None = None
+    skipped: list[Skipped] | None = None
+    forced: bool = False
+    """The call is made although its target is held."""
+    keep_text: bool = False
+    """`error_text` is wanted, whether or not it may be reported."""
+
+
 class Attempt:
     """One attempt of one call; a context manager, plain or async. Made by `Sickbay.attempt`.
 
     decision   what the gate said when it was entered
-    verdict    what was said of it so far; may be set by a caller who judges answers in his own way
+    verdict    what was said of it so far; a caller that judges answers in its own way may set it
     outcome    what was recorded, once it is over
-    error_text what the provider said of its failure, redacted; if that is to be kept, once it is over
+    error_text what the provider said of its failure, redacted; filled once it is over, if it is to be kept
     """
 
     def __init__(
         self,
-        desk: AttemptHost,
+        host: AttemptHost,
         target: Target,
+        options: AttemptOptions = AttemptOptions(),  # noqa: B008 - frozen
         *,
-        limit_s: float | None = 60.0,
-        route: str | None = None,
-        rank: int = 0,
-        prompt_ascii: bool | None = None,
-        client_capped: bool | None = None,
-        stream: bool = False,
-        request_hash: str | None = None,
-        skipped: list[Skipped] | None = None,
-        forced: bool = False,
-        keep_text: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.target = target
@@ -108,11 +117,8 @@ class Attempt:
         self.verdict: Verdict | None = None
         self.outcome: CallOutcome | None = None
         self.error_text = ""
-        self._desk, self._monotonic = desk, monotonic
-        self._limit_s, self._route, self._rank = limit_s, route, rank
-        self._prompt_ascii, self._client_capped = prompt_ascii, client_capped
-        self._stream, self._request_hash, self._skipped = stream, request_hash, skipped
-        self._forced, self._keep_text = forced, keep_text or desk.keeps_detail
+        self._host, self._options, self._monotonic = host, options, monotonic
+        self._is_stream = options.stream
         self._trial: Trial | None = None
         self._seen = (0, 0)
         self._began_s = self._ended_s = 0.0
@@ -151,15 +157,16 @@ class Attempt:
                 has_tool_calls=has_tool_calls,
                 reasoning_text=reasoning_text,
                 refusal=refusal,
-                prompt_ascii=self._prompt_ascii,
-                client_capped=self._client_capped,
+                prompt_ascii=self._options.prompt_ascii,
+                client_capped=self._options.client_capped,
                 raw=raw,
                 content_type=content_type,
             )
         )
 
     def ok(self, *, status: int | None = None, checkable: bool = True) -> Verdict:
-        """The caller found the answer usable. `checkable`: its text could be judged (False for a tool-call turn)."""
+        """The caller found the answer usable. `checkable`: whether its text could be judged (False for a turn of tool
+        calls)."""
         self._status = status if status is not None else self._status
         return self._say(OK if checkable else UNCHECKED)
 
@@ -169,25 +176,27 @@ class Attempt:
 
     def first_content(self) -> None:
         """The first content of a stream arrived; only the first call counts."""
-        self._stream = True
+        self._is_stream = True
         if self._ttft_s is not None:
             return
         self._ttft_s = self._monotonic() - self._began_s
+        notify(self._host.hooks, "first_content", self)
         if self._trial is None:
             return
         try:
-            # A stream proves itself here, not in ten minutes; but for degraded output it is judged at its end.
+            # The first content proves a trial, so that other routers need not wait for the end of the stream. Only
+            # degraded output is judged at the end.
             leases = [Lease(lease.rule, lease.began_seq) for lease in self._trial.proved if not lease.is_local]
             if self._trial.proved:
                 event = CallAnswered(ttft_ms=_ms(self._ttft_s), seen_seq=self._seen[0], trial=leases or None)
-                self._desk.answered(self.target, event, self._seen[1], self._trial)
+                self._host.answered(self.target, event, self._seen[1], self._trial)
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
             _log.exception("the first content of a trial could not be recorded")
 
     @property
     def limit_s(self) -> float | None:
         """The time the call was given, for the client's own timeout; None if there is no limit."""
-        return self._limit_s
+        return self._options.limit_s
 
     @property
     def has_content(self) -> bool:
@@ -196,7 +205,7 @@ class Attempt:
 
     @property
     def trial(self) -> list[Lease] | None:
-        """The leases of the cluster's holds that the call runs under, None if it is no trial."""
+        """The leases of the cluster's holds that the call runs under; None if it is not a trial."""
         return (self._trial.leases or None) if self._trial is not None else None
 
     # Entering and leaving.
@@ -204,34 +213,39 @@ class Attempt:
     def __enter__(self) -> Self:
         """Ask the gate. Raises `Held`.
 
-        Where a trial is wanted, another thread than the event loop's waits up to 0.25 s for its lease; in the loop,
-        where a plain `with` cannot wait, a target on probation is called at the caller's own risk.
+        On probation a thread waits up to 0.25 s for the lease of a trial. In the event loop a plain `with` cannot
+        wait: there the target is called without a lease.
         """
-        decision = self._desk.decide(self.target)
-        trial = self._desk.acquire_blocking(self.target, decision, self._limit_s) if self._wants(decision) else None
-        return self._begin(decision, trial)
+        notify(self._host.hooks, "entering", self)
+        try:
+            decision = self._host.decide(self.target)
+            trial = self._host.acquire_blocking(self.target, decision, self.limit_s) if self._wants(decision) else None
+            return self._begin(decision, trial)
+        except BaseException as error:
+            notify(self._host.hooks, "not_entered", self, error)
+            raise
 
     def _wants(self, decision: Decision) -> bool:
-        return decision.trial and not self._forced
+        return decision.trial and not self._options.forced
 
     def _begin(self, decision: Decision, trial: Trial | None) -> Self:
-        if not decision.allowed and trial is None and not self._forced:
+        if not decision.allowed and trial is None and not self._options.forced:
             self.decision = decision
             raise Held(self.target, decision)
         if trial is not None and trial.is_self_given:
             decision = msgspec.structs.replace(decision, source="local")
-        # One that was used before begins anew: what comes now is another outcome, and its lease has to end with it.
+        # An attempt may be entered again: the next outcome is another one, with a lease of its own.
         self.verdict = self.outcome = self._ttft_s = self._status = self._charset = None
         self.error_text, self._text, self._ended_s = "", b"", 0.0
         self.decision, self._trial = decision, trial
-        self._seen = self._desk.seen()
+        self._seen = self._host.seen()
         self._began_s = self._monotonic()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Record what came of it; an exception goes on."""
+        """Record what came of it; an exception is re-raised."""
         if self.outcome is not None:
             return
         try:
@@ -239,21 +253,27 @@ class Attempt:
             verdict = self._final(error, took_s)
             self.outcome = self._outcome(verdict, took_s)
             if self.decision is not None and self.decision.reason != "no_target":
-                self._desk.finish(self.target, self.outcome, self._seen[1], self._trial)
+                self._host.finish(self.target, self.outcome, self._seen[1], self._trial)
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
             _log.exception("an attempt could not be recorded")
         self._text = b""
+        notify(self._host.hooks, "left", self)
 
     async def __aenter__(self) -> Self:
-        """Ask the gate, and for a lease where a trial is wanted, which takes at most 0.25 s. Raises `Held`."""
-        decision = self._desk.decide(self.target)
-        trial = await self._desk.take(self.target, decision, self._limit_s) if self._wants(decision) else None
-        return self._begin(decision, trial)
+        """Ask the gate, and on probation wait up to 0.25 s for the lease of a trial. Raises `Held`."""
+        notify(self._host.hooks, "entering", self)
+        try:
+            decision = self._host.decide(self.target)
+            trial = await self._host.acquire(self.target, decision, self.limit_s) if self._wants(decision) else None
+            return self._begin(decision, trial)
+        except BaseException as error:
+            notify(self._host.hooks, "not_entered", self, error)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Record what came of it; an exception goes on."""
+        """Record what came of it; an exception is re-raised."""
         self.__exit__(kind, error, trace)
 
     # How it is judged.
@@ -271,7 +291,7 @@ class Attempt:
             if verdict is None or raised.kind != "unknown":
                 verdict = raised
         verdict = verdict or UNCHECKED
-        if verdict.kind == "cancelled" and self._ttft_s is None and took_s > self._desk.impatience_s:
+        if verdict.kind == "cancelled" and self._ttft_s is None and took_s > self._host.impatience_s:
             # Given up after a long wait for nothing: too slow (Rule 3).
             return Verdict(kind="timeout", scope="model", signature="cancelled")
         return verdict
@@ -302,11 +322,11 @@ class Attempt:
                 requested_model=self.target.model,
                 provider=self.target.provider.partition("#")[0],
                 error=fault,
-                stream=self._stream,
-                prompt_ascii=self._prompt_ascii,
-                client_capped=self._client_capped,
+                stream=self._is_stream,
+                prompt_ascii=self._options.prompt_ascii,
+                client_capped=self._options.client_capped,
             )
-        except (AttributeError, TypeError):  # what was given as the target is none
+        except (AttributeError, TypeError):  # the target is not a `Target`
             return UNKNOWN
 
     def _note(self, status: int, headers: Mapping[str, str] | None, body: str | bytes) -> None:
@@ -320,8 +340,9 @@ class Attempt:
 
     def _outcome(self, verdict: Verdict, took_s: float) -> CallOutcome:
         kind: Kind = verdict.kind
+        options = self._options
         is_answer = kind in ("ok", "content_filter") or KINDS[kind].group == "degraded"
-        if self._keep_text and self._text and not is_answer:
+        if (options.keep_text or self._host.keeps_detail) and self._text and not is_answer:
             text = self._text if isinstance(self._text, str) else self._text[:4096].decode("utf-8", "replace")
             self.error_text = redact(text)[:DETAIL_CHARS_MAX]
         return CallOutcome(
@@ -329,30 +350,30 @@ class Attempt:
             status=self._status,
             took_ms=_ms(took_s),
             ttft_ms=None if self._ttft_s is None else _ms(self._ttft_s),
-            limit_ms=None if self._limit_s is None else _ms(self._limit_s),
+            limit_ms=None if options.limit_s is None else _ms(options.limit_s),
             scope=verdict.scope if verdict.scope != KINDS[kind].scope else None,
             seen_seq=self._seen[0],
             trial=self.trial,
-            forced=self._forced,
-            route=self._route,
-            rank=self._rank,
-            skipped=self._skipped,
+            forced=options.forced,
+            route=options.route,
+            rank=options.rank,
+            skipped=options.skipped,
             retry_after_s=verdict.retry_after_s,
             retry_after_from=verdict.retry_after_from,
             signature=verdict.signature,
             checkable=verdict.checkable,
-            # A clean answer to such a prompt is one of those of which damaged ones are a share (Rule 4.4).
-            attributable=verdict.attributable or (kind == "ok" and verdict.checkable and self._prompt_ascii is True),
-            stream=self._stream,
+            # Rule 4.4 counts damaged answers to ASCII prompts as a share of all checkable answers to such prompts.
+            attributable=verdict.attributable or (kind == "ok" and verdict.checkable and options.prompt_ascii is True),
+            stream=self._is_stream,
             charset=self._charset,
             code=verdict.code,
-            request_hash=self._request_hash,
-            detail=(self.error_text or None) if self._desk.keeps_detail else None,
+            request_hash=options.request_hash,
+            detail=(self.error_text or None) if self._host.keeps_detail else None,
         )
 
 
 def _ms(seconds: float) -> int | None:
-    """Whole milliseconds, 0 to 24 h; None for what is no time."""
+    """Whole milliseconds, 0 to 24 h; None if `seconds` is not finite."""
     return max(0, min(DAY_MS, round(seconds * 1000))) if math.isfinite(seconds) else None
 
 

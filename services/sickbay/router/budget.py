@@ -4,8 +4,8 @@
         for section in sections:
             answer = await sb.call(chain, summarize, fallback="")    # without a request once 30 s are over
 
-It goes where the context goes: into awaited code and into tasks made inside. A thread joins by entering the same
-budget again. Inside another budget the smaller rest counts.
+A budget also holds in awaited code and in tasks that are made inside it. A thread joins by entering the same budget
+again. Inside another budget the smaller rest counts.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LIMIT_S_MAX: Final = 86_400.0
 class Budget:
     """Made by `budget`. Its time runs from when it is first entered; it may be entered again, also in other threads.
 
-    feature   what the work is for, as the notice says it
+    feature   what the work is for, for the log
     calls     calls that were made in it
-    cut       calls of those that its end cut off
-    skipped   calls that took their fallback without a request, since it was spent
+    cut       how many of these its end cut off
+    skipped   calls that took their fallback without a request, because it was spent
     """
 
     def __init__(self, limit_s: float, feature: str = "", *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -62,7 +62,7 @@ class Budget:
         return self.rest_s <= 0
 
     def spent(self) -> Budget | None:
-        """Which one is used up: this, or the nearest of those around it; None if there is time left."""
+        """The budget that is used up: this one, or the nearest around it; None if there is time left."""
         if self.spent_s >= self.limit_s:
             return self
         return next((found for outer in reversed(self._outer) if (found := outer.spent()) is not None), None)
@@ -80,7 +80,7 @@ class Budget:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave; the last one to leave says what the budget's end cost, if it cost anything."""
+        """Leave. The last to leave logs what the budget's end cost, if it cost anything."""
         around = list(_entered.get())
         if self in around:
             del around[len(around) - 1 - around[::-1].index(self)]
@@ -92,7 +92,7 @@ class Budget:
         if say:
             self._say()
 
-    # What calls tell it.
+    # What calls report.
 
     def called(self) -> None:
         """A call is made in it."""
@@ -100,7 +100,8 @@ class Budget:
             self.calls += 1
 
     def record_exhausted(self, *, cut: bool) -> bool:
-        """A call was cut off by its end, or not made; True the first time: one degradation for all of them."""
+        """A call was cut off because the budget ran out (`cut`), or not made. Returns True the first time only, so that
+        all of them count as one degradation."""
         with self._lock:
             first = not (self.cut or self.skipped)
             self.cut, self.skipped = self.cut + cut, self.skipped + (not cut)
@@ -133,13 +134,13 @@ _entered: Final[ContextVar[tuple[Budget, ...]]] = ContextVar("sickbay_budgets", 
 def budget(limit_s: float, feature: str = "", *, monotonic: Callable[[], float] = time.monotonic) -> Budget:
     """A budget of `limit_s` seconds (0 to 24 h) for all calls made inside `with`, by the wall clock from its entry.
 
-    Raises `ValueError` for a limit that is none. `monotonic` is for tests with a clock of their own.
+    Raises `ValueError` for any other limit. `monotonic` is for tests with a clock of their own.
     """
     return Budget(limit_s, feature, monotonic=monotonic)
 
 
 def entered() -> tuple[Budget, ...]:
-    """The budgets that the running code is in, outermost first; also those around one that a thread has joined."""
+    """The budgets around the running code, outermost first, and those around a budget that a thread has joined."""
     found = [budget for each in _entered.get() for budget in (*each._outer, each)]
     return tuple(dict.fromkeys(found))
 

@@ -1,4 +1,8 @@
-"""Calls along a chain, in the event loop: each attempt a task of its own that is really cancelled (Rule 5.4)."""
+"""Calls along a chain (Rule 5.4): what they share, and their driver for the event loop.
+
+A `ChainCall` says step by step what has to be done. `drive` does it in the event loop, where each attempt is a task
+of its own that is really cancelled; `sync_calls.drive` does it in a thread.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,17 @@ import inspect
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
-from typing import Any, Final, Protocol, TypeVar, Unpack
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import closing
+from typing import Any, Final, TypeVar, Unpack
 
 from sickbay_events import Target
 
-from .attempt import Attempt, AttemptHost
+from .attempt import Attempt
 from .chain import NO_FALLBACK, CallOptions, CallResult, ChainLimits
 from .chain_check import ChainCheck
-from .errors import Held
-from .failover import Failover, ForcedCallLimiter, Pause, Try, cut_off, out_of_time
-from .gate import Gate
+from .failover import CallHost, Failover, Try, Wait, WrongFunction, cut_off, out_of_time
+from .forced import ForcedCallLimiter
 from .logs import CallLog
 from .waiters import HoldWaiters, Wakeup
 
@@ -27,46 +30,40 @@ _log = logging.getLogger("sickbay.calls")
 T = TypeVar("T")
 
 GRACE_S: Final = 0.2
-"""An attempt that was cancelled is waited for so long; one that does not heed it is left behind."""
+"""How long a cancelled attempt is waited for; one that does not end by then is left behind."""
 
 _left_behind: Final[set[asyncio.Future[Any]]] = set()
-"""What was cancelled and is not over; the loop itself would let it be collected."""
-
-
-class CallHost(AttemptHost, Protocol):
-    """What calls ask of their `Sickbay`, beside what an attempt asks."""
-
-    @property
-    def gate(self) -> Gate:
-        """Who may be called."""
-        ...
+"""Tasks that were cancelled and have not ended; the loop itself would let them be collected."""
 
 
 class Calls:
-    """The calls of one `Sickbay`, whether in its loop or in threads.
+    """What the calls of one `Sickbay` share, whether they run in its loop or in threads.
 
     degradations   how often optional work took its fallback, by (route or feature, reason); for a budget once
     """
 
     def __init__(
-        self, ward: CallHost, log: CallLog, resorts: ChainCheck, *, monotonic: Callable[[], float] = time.monotonic
+        self, host: CallHost, log: CallLog, chain_check: ChainCheck, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self.degradations: Counter[tuple[str, str]] = Counter()
-        self.releases = HoldWaiters()
-        self.ward, self.resorts = ward, resorts
-        self._log, self._monotonic = log, monotonic
-        self._forcing = ForcedCallLimiter(monotonic)
-        ward.gate.on_touched = self.releases.changed
+        self.waiters = HoldWaiters()
+        self.chain_check = chain_check
+        self._host, self._log, self._monotonic = host, log, monotonic
+        self._forced_calls = ForcedCallLimiter(monotonic)
+        host.gate.on_touched = self.waiters.changed
 
     def failover(self, targets: Sequence[Target], limits: ChainLimits) -> Failover:
-        """The way of one call along its chain."""
-        found = Failover(self.ward.gate, targets, limits, forcing=self._forcing, monotonic=self._monotonic)
-        self.resorts.used(found.targets, limits.route)
+        """The failover of one call."""
+        found = Failover(
+            self._host,
+            targets,
+            limits,
+            forced_calls=self._forced_calls,
+            waiters=self.waiters,
+            monotonic=self._monotonic,
+        )
+        self.chain_check.used(found.targets, limits.route)
         return found
-
-    def named(self, targets: Sequence[Target]) -> list[Target]:
-        """The targets as the log knows them."""
-        return [self.ward.gate.target_of(target) for target in targets]
 
     async def call(
         self,
@@ -75,91 +72,17 @@ class Calls:
         fallback: Any = NO_FALLBACK,
         **options: Unpack[CallOptions],
     ) -> CallResult[T]:
-        """One call; see `Sickbay.call`."""
-        if (at_hand := options.get("at_hand")) is not None:
-            return CallResult(value=at_hand, reason="at_hand")
-        failover: Failover | None = None
-        try:
-            failover = self.failover(targets, ChainLimits(**options))
-            answer = await self._run(failover, attempt_fn)
-        except Exception as error:  # noqa: BLE001 - optional work cannot raise
-            return self.failed(failover, error, fallback, options)
-        return answer if answer is not None else self.end(failover, fallback)
+        """One call in the event loop; see `Sickbay.call`."""
 
-    async def _run(
-        self, failover: Failover, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]
-    ) -> CallResult[T] | None:
-        alarm = Wakeup()
-        waits = failover.limits.wait_s > 0
-        with self.releases.waiting(self.named(failover.targets), alarm.ring) if waits else nullcontext():
-            while (step := failover.next()) is not None:
-                if isinstance(step, Pause):
-                    await alarm.wait(step.limit_s)
-                    continue
-                try:
-                    value = await self._attempt(failover, step, attempt_fn)
-                finally:
-                    failover.left(step)
-                if failover.is_answered:
-                    self.resorts.answered(step.target)
-                    return failover.answer(value)
-        return None
+        async def make(step: Try) -> None:
+            try:
+                async with step.attempt:
+                    step.began()
+                    step.value = await within_limit(attempt_fn(step.target, step.attempt), step)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
+                step.error = error
 
-    async def _attempt(
-        self, failover: Failover, step: Try, attempt_fn: Callable[[Target, Attempt], Awaitable[T]]
-    ) -> Any:
-        """Make the attempt of a step and tell the course; its value, if it gave one."""
-        attempt = failover.attempt(self.ward, step)
-        failure: BaseException | None = None
-        value: T | None = None
-        is_in = False
-        try:
-            async with attempt:
-                failover.began(step, attempt)
-                is_in = True
-                value = await within_limit(attempt_fn(step.target, attempt), step, attempt)
-        except WrongFunction:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
-            if not is_in and isinstance(error, Held):
-                failover.held(step, error)
-                return None
-            failure = error
-        failover.over(step, attempt, failure)
-        return value
-
-    # How a call ends without an answer.
-
-    def end(self, failover: Failover, fallback: Any) -> Any:
-        """The fallback, or an exception that lists what was tried."""
-        if fallback is NO_FALLBACK:
-            if failover.reason == "truncated" and failover.error is not None:
-                raise failover.error
-            if failover.reason == "budget_spent" and (spent := failover.spent_budget()) is not None:
-                spent.record_exhausted(cut=bool(failover.attempts))
-            raise failover.exhausted() from failover.error
-        answer = failover.fallback(fallback)
-        if not answer.degraded:
-            return answer
-        name = failover.limits.route or ""
-        if failover.reason == "budget_spent" and (spent := failover.spent_budget()) is not None:
-            # One degradation for the stage: what it was, its budget says when it is left.
-            if spent.record_exhausted(cut=bool(failover.attempts)):
-                self.degradations[spent.feature or name, failover.reason] += 1
-            return answer
-        self.degraded(name, failover.reason, str(failover.exhausted()))
-        return answer
-
-    def failed(
-        self, failover: Failover | None, error: Exception, fallback: Any, options: CallOptions
-    ) -> CallResult[Any]:
-        """The call itself was wrong: optional work takes its fallback all the same."""
-        if fallback is NO_FALLBACK:
-            raise error
-        _log.error("an optional call could not be made", exc_info=error)
-        self.degraded(str(options.get("route") or ""), "error", f"{type(error).__name__}: {error}")
-        attempts = tuple(failover.attempts) if failover is not None else ()
-        return CallResult(value=fallback, degraded=True, reason="error", attempts=attempts)
+        return await drive(ChainCall(self, targets, fallback, options), make)
 
     def degraded(self, name: str, reason: str, text: str) -> None:
         """Optional work took its fallback."""
@@ -167,17 +90,90 @@ class Calls:
         self._log.degraded(name, reason, text)
 
 
-class WrongFunction(TypeError):
-    """A call in the event loop was given a plain function, or one in threads an async one. `got` says what it gave."""
+class ChainCall:
+    """One call or stream: a driver does its `steps`; then `result` says what came of them."""
 
-    def __init__(self, got: object, accepted: str) -> None:
-        self.got = type(got).__name__
-        super().__init__(f"attempt_fn: it gave a {self.got}; accepted is {accepted}")
+    def __init__(self, calls: Calls, targets: Sequence[Target], fallback: Any, options: CallOptions) -> None:
+        self._calls, self._targets, self._fallback, self._options = calls, targets, fallback, options
+        self._failover: Failover | None = None
+        self._failure: Exception | None = None
+        """What was wrong with the call itself, such as an option."""
+
+    def steps(self, wake: Callable[[], None]) -> Generator[Wait | Try, None, None]:
+        """See `Failover.steps`; there are none for a value at hand."""
+        if self._options.get("at_hand") is not None:
+            return
+        try:
+            failover = self._failover = self._calls.failover(self._targets, ChainLimits(**self._options))
+            yield from failover.steps(wake)
+            if failover.is_answered:
+                self._calls.chain_check.answered(failover.attempts[-1].target)
+        except Exception as error:  # noqa: BLE001 - optional work cannot raise
+            self._failure = error
+
+    def result(self) -> CallResult[Any]:
+        """The answer, the value at hand or the fallback. Raises what was wrong, or `Exhausted` with what was tried."""
+        if (at_hand := self._options.get("at_hand")) is not None:
+            return CallResult(value=at_hand, reason="at_hand")
+        failover = self._failover
+        if self._failure is not None:
+            return self._failed(failover, self._failure)
+        assert failover is not None
+        return failover.answer() if failover.is_answered else self._unanswered(failover)
+
+    def _unanswered(self, failover: Failover) -> CallResult[Any]:
+        spent = failover.spent_budget() if failover.reason == "budget_spent" else None
+        # A spent budget is one degradation for the whole stage, which the budget logs when it is left.
+        is_first = spent is None or spent.record_exhausted(cut=bool(failover.attempts))
+        if self._fallback is NO_FALLBACK:
+            if failover.reason == "truncated" and failover.error is not None:
+                raise failover.error
+            raise failover.exhausted() from failover.error
+        answer = failover.fallback(self._fallback)
+        name = failover.limits.route or ""
+        if spent is not None:
+            if is_first:
+                self._calls.degradations[spent.feature or name, failover.reason] += 1
+        elif answer.degraded:
+            self._calls.degraded(name, failover.reason, str(failover.exhausted()))
+        return answer
+
+    def _failed(self, failover: Failover | None, error: Exception) -> CallResult[Any]:
+        if self._fallback is NO_FALLBACK:
+            raise error
+        _log.error("an optional call could not be made", exc_info=error)
+        self._calls.degraded(str(self._options.get("route") or ""), "error", f"{type(error).__name__}: {error}")
+        attempts = tuple(failover.attempts) if failover is not None else ()
+        return CallResult(value=self._fallback, degraded=True, reason="error", attempts=attempts)
+
+    def truncated(self, error: BaseException) -> CallResult[None]:
+        """The stream broke after its first content: raises `error` if the answer is required."""
+        if self._fallback is NO_FALLBACK or not isinstance(error, Exception):
+            raise error
+        failover = self._failover
+        assert failover is not None
+        failover.reason = "truncated"
+        self._calls.degraded(failover.limits.route or "", failover.reason, f"{type(error).__name__}: {error}")
+        return failover.fallback(None)
 
 
-async def within_limit(work: Awaitable[T], step: Try, attempt: Attempt) -> T:
-    """What `work` gives within the step's limit. Raises what it raised, or a `TimeoutError`; it is cancelled then, and
-    when whoever awaits this is cancelled."""
+async def drive(call: ChainCall, make: Callable[[Try], Awaitable[None]]) -> CallResult[Any]:
+    """Do the steps of a call in the event loop. `make` makes one attempt."""
+    wakeup = Wakeup()
+    with closing(call.steps(wakeup.ring)) as steps:
+        for step in steps:
+            if isinstance(step, Wait):
+                await wakeup.wait(step.limit_s)
+            else:
+                await make(step)
+    return call.result()
+
+
+async def within_limit(work: Awaitable[T], step: Try) -> T:
+    """What `work` gives within the step's limit. Raises what it raised, or a `TimeoutError` at the limit.
+
+    `work` is cancelled at the limit, and when the awaiting task is cancelled.
+    """
     if not inspect.isawaitable(work):
         raise WrongFunction(work, "an async function (sickbay.sync takes plain ones)")
     task = asyncio.ensure_future(work)
@@ -188,14 +184,13 @@ async def within_limit(work: Awaitable[T], step: Try, attempt: Attempt) -> T:
         raise
     if not task.done():
         await end(task)
-        raise out_of_time(step, attempt)
+        raise out_of_time(step)
     if task.cancelled():
-        attempt.error(asyncio.CancelledError())
+        step.attempt.error(asyncio.CancelledError())
         raise Abandoned("the attempt was cancelled from within")
     error = task.exception()
     if error is not None:
-        if attempt.has_content:
-            cut_off(attempt, error)
+        cut_off(step.attempt, error)
         raise error
     return task.result()
 
@@ -205,7 +200,7 @@ class Abandoned(RuntimeError):
 
 
 async def end(task: asyncio.Future[Any]) -> None:
-    """Cancel a task and wait for its end, but not for ever: who swallows a cancellation is left behind."""
+    """Cancel a task and wait up to 0.2 s for its end; a task that swallows its cancellation is left behind."""
     _left_behind.add(task)
     task.add_done_callback(_forget)
     task.cancel()
@@ -220,4 +215,4 @@ async def end(task: asyncio.Future[Any]) -> None:
 def _forget(task: asyncio.Future[Any]) -> None:
     _left_behind.discard(task)
     if not task.cancelled():
-        task.exception()  # looked at, so that it is not said to be forgotten
+        task.exception()  # retrieved, so that asyncio does not log it as never retrieved

@@ -1,4 +1,4 @@
-"""What a call along a chain of targets can be told, and what it gives (Rule 5.4)."""
+"""The options of a call along a chain of targets, and its result (Rule 5.4)."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from .errors import Reason, Tried
 T_co = TypeVar("T_co", covariant=True)
 
 NO_FALLBACK: Final[Any] = object()
-"""Stands for a fallback that was not given: the answer is required."""
+"""No fallback was given: the answer is required."""
 
 
 class CallOptions(TypedDict, total=False):
-    """What can be said of a call, beside its targets, its function and a fallback."""
+    """The options of a call, beside its targets, its function and a fallback."""
 
     budget_s: float
     """Seconds for the whole chain, waiting included; default 20."""
     attempt_s: float
-    """Seconds for one attempt at most; default 10. It never leaves its successors less than an equal share."""
+    """Seconds for one attempt at most; default 10. An attempt never gets more than an equal share of the time left."""
     wait_s: float
     """Seconds to wait for the soonest release if nothing is allowed; default 0."""
     forced: Literal["never", "one"]
-    """`one`: if nothing is allowed, call the least bad one all the same, within the bounds of Rule 5.4."""
+    """`one`: if nothing is allowed, call the least bad target all the same, within the bounds of Rule 5.4."""
     route: str | None
     """Which chain this is, for the outcomes and the log."""
     at_hand: Any
-    """A value that is there already, from a cache: the answer is this, and nothing is called or counted."""
+    """A value from a cache: it is the answer, and nothing is called or counted."""
     prompt_ascii: bool | None
     client_capped: bool | None
     request_hash: str | None
@@ -42,7 +42,7 @@ class CallOptions(TypedDict, total=False):
 
 
 class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """`CallOptions`, checked. Raises `ValueError` that names the field and the accepted form."""
+    """`CallOptions`, checked. Raises a `ValueError` that names the field and the accepted form."""
 
     budget_s: float = 20.0
     attempt_s: float = 10.0
@@ -64,13 +64,15 @@ class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
-    """What a call gave, from whom, and what happened on the way.
+    """The value that a call gave, the target that gave it, and what happened on the way.
 
     value      the answer, or the fallback
-    target     who gave it; None for a fallback and for a value at hand
+    target     the target that answered; None for a fallback and for a value at hand
     rank       which choice that was, 0 = first
-    degraded   the value is the fallback, and `reason` says why: a word of `Reason`, empty for an answer
-    skipped    candidates passed over, with why; attempts: a `Tried` for each call, the last is the one that answered
+    degraded   whether the value is the fallback
+    reason     why it is: a word of `Reason`, empty for an answer
+    skipped    candidates that were not called, with why
+    attempts   a `Tried` for each call; if there is an answer, the last one gave it
     """
 
     value: T_co
@@ -84,7 +86,7 @@ class CallResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
 
     @property
     def provider(self) -> str:
-        """Who answered; empty for a fallback."""
+        """Which provider answered; empty for a fallback."""
         return self.target.provider if self.target is not None else ""
 
     @property

@@ -1,5 +1,5 @@
-"""Chains that are no last resort are named when they are first used: all candidates at one provider, or one that
-nobody has ever had an answer from (Rule 5.4)."""
+"""Warnings about chains that may not help, when they are first used: all candidates are at one provider, or one of them
+has never answered (Rule 5.4)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _log = logging.getLogger("sickbay")
 SUBJECT: Final = "sickbay.v1.decide"
 ASK_S: Final = 2.0
 ASK_AGAIN_S: Final = 10.0
-"""While the services do not answer they are asked again by a later use, at most so often."""
+"""If the services do not answer, a later use of the chain asks again, at most so often."""
 CHAINS_MAX: Final = 1_000
-"""Chains that are remembered; with more, all are named anew."""
+"""Up to so many chains are remembered; with more, warnings come again."""
 ANSWERED_MAX: Final = 10_000
 
-Chain: TypeAlias = tuple[str, tuple[Target, ...]]
+NamedChain: TypeAlias = tuple[str, tuple[Target, ...]]
 
 
 class ChainCheck:
@@ -36,9 +36,9 @@ class ChainCheck:
         self, link: Link | None, named: Callable[[Target], Target], *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._link, self._named, self._monotonic = link, named, monotonic
-        self._used: set[Chain] = set()
-        self._asked: dict[Chain, float] = {}
-        """Chains of which the services have not told yet, and when they may be asked again."""
+        self._used: set[NamedChain] = set()
+        self._asked: dict[NamedChain, float] = {}
+        """Chains that the services have not answered about yet, and when they may be asked again."""
         self._answered: set[Target] = set()
         """Targets that answered in this process."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -78,7 +78,7 @@ class ChainCheck:
         if self._asked and chain in self._asked:
             self._ask_later(chain)
 
-    def _ask_later(self, chain: Chain) -> None:
+    def _ask_later(self, chain: NamedChain) -> None:
         now_s, loop = self._monotonic(), self._loop
         if loop is None or self._link is None or self._link.client is None or now_s < self._asked.get(chain, now_s + 1):
             return
@@ -88,17 +88,17 @@ class ChainCheck:
         except RuntimeError:
             self._loop = None  # closed
 
-    def _begin(self, chain: Chain) -> None:
+    def _begin(self, chain: NamedChain) -> None:
         if self._loop is not None:
-            task = self._loop.create_task(self._ask(chain), name="sickbay-resort")
+            task = self._loop.create_task(self._ask(chain), name="sickbay-chain-check")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _ask(self, chain: Chain) -> None:
+    async def _ask(self, chain: NamedChain) -> None:
         try:
             silent = [target for target in dict.fromkeys(chain[1]) if not await self._has_answered(target)]
         except (TimeoutError, nats.errors.Error, OSError, ValueError, KeyError, TypeError) as error:
-            _log.debug("nobody says yet whether the candidates of a chain ever answered: %r", error)
+            _log.debug("the services do not say yet whether the candidates of a chain ever answered: %r", error)
             return
         self._asked.pop(chain, None)
         for target in silent:
@@ -120,7 +120,7 @@ class ChainCheck:
         return any(each.get("model") == named.model and each.get("last_answer_ms") for each in found)
 
 
-def _warn(chain: Chain, why: str, text: str) -> None:
+def _warn(chain: NamedChain, why: str, text: str) -> None:
     _log.warning(
         "the chain %s is no last resort: %s",
         chain[0] or " > ".join(f"{target.provider} / {target.model}" for target in chain[1]),

@@ -24,12 +24,13 @@ from ..bus.view_names import view_names
 from ..config import Settings
 from ..view.entries import View
 from ..view.mirror import Mirror
-from .attempt import Attempt
-from .calls import Calls
+from .attempt import Attempt, AttemptOptions
+from .calls import Calls, ChainCall
 from .chain import NO_FALLBACK, CallOptions, CallResult, Usable
 from .chain_check import ChainCheck
 from .errors import Held
 from .gate import Gate
+from .hooks import Hook, notify
 from .logs import CallLog, HoldLog, silence
 from .outbox import Reportable
 from .overlay import Overlay
@@ -49,7 +50,7 @@ F = TypeVar("F")
 class Outbox(Protocol):
     """Where outcomes go: a `Reporter`, or what `sickbay.testing` puts in its place."""
 
-    def record(self, target: Target, event: Reportable) -> int:
+    def enqueue(self, target: Target, event: Reportable) -> int:
         """Queue one event; its number, or 0 if it was rejected."""
         ...
 
@@ -64,6 +65,11 @@ class Outbox(Protocol):
     @property
     def counts(self) -> Counts:
         """What became of all that was recorded."""
+        ...
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child process, and the connection its parent's: nothing of it may be touched."""
         ...
 
 
@@ -82,27 +88,33 @@ class Sickbay:
         reporter: Outbox,
         trials: Trials,
         keep_detail: bool = False,
+        hooks: Sequence[Hook] = (),
     ) -> None:
+        self.hooks = tuple(hooks)
         self.link, self.mirror, self.overlay, self.gate, self.reporter = link, mirror, overlay, gate, reporter
         self.trials = trials
-        self.attempt_type = Attempt
         self._minute = 0
         self._minute_timer: asyncio.TimerHandle | None = None
         self._keep_detail = keep_detail
-        self._calls = CallLog()
+        self._call_log = CallLog()
         holds = HoldLog(mirror.now_ms, lambda: mirror.is_loaded)
         mirror.listen(changed=holds.changed, loaded=holds.loaded)
         mirror.listen(changed=overlay.cluster_changed, policy=overlay.set_policy, passed=overlay.checkpoint)
-        gate.on_denied = self._calls.skipped
-        self._resorts = ChainCheck(link, gate.target_of)
-        self.calls = Calls(self, self._calls, self._resorts)
+        gate.on_denied = self._call_log.skipped
+        self._chain_check = ChainCheck(link, gate.target_of)
+        self.calls = Calls(self, self._call_log, self._chain_check)
         silence()
 
     # The public face.
 
     def decide(self, target: Target) -> Decision:
         """May the target be called now? Synchronous, no I/O, never raises; about a microsecond."""
-        return self.gate.decide(target)
+        if not self.hooks:
+            return self.gate.decide(target)
+        began_s = time.perf_counter()
+        decision = self.gate.decide(target)
+        notify(self.hooks, "decided", target, decision, time.perf_counter() - began_s)
+        return decision
 
     def attempt(
         self,
@@ -125,9 +137,7 @@ class Sickbay:
         client_capped   whether the caller set a cap on the answer's length
         request_hash    salted, by the caller: says that two calls were the same request, and nothing else
         """
-        return self.attempt_type(
-            self,
-            target,
+        options = AttemptOptions(
             limit_s=limit_s,
             route=route,
             rank=rank,
@@ -137,13 +147,14 @@ class Sickbay:
             request_hash=request_hash,
             skipped=skipped,
         )
+        return Attempt(self, target, options)
 
     def usable(self, targets: Sequence[Target]) -> Usable:
         """Those of the targets that may be called now, in their order; `.skipped` says why not the others.
 
-        For those who call along a chain by themselves; `call` does all of that.
+        For callers that go along a chain by themselves; `call` does all of that.
         """
-        return Usable((target, self.gate.decide(target)) for target in targets)
+        return Usable((target, self.decide(target)) for target in targets)
 
     @overload
     async def call(
@@ -205,30 +216,28 @@ class Sickbay:
 
         What breaks it after the first content is recorded as `truncated` and raised. Else as `call`.
         """
-        return StreamingAnswer(
-            self.calls, targets, stream_fn, fallback=fallback, is_content=is_content, options=options
-        )
+        return StreamingAnswer(ChainCall(self.calls, targets, fallback, options), stream_fn, is_content)
 
     def record(self, target: Target, event: Reportable) -> None:
-        """Report what the caller judged by himself. Never blocks, never raises; bad input is counted and logged."""
-        self._record(target, event, None)
+        """Report what the caller judged itself. Never blocks, never raises; bad input is counted and logged."""
+        self._report(target, event, None)
 
     async def ready(self, timeout_s: float | None = None) -> bool:
-        """Wait until the cluster's holds are known; False if that took longer. Nobody has to: without them the
-        gate lets pass and says `stale`."""
+        """Wait until the cluster's holds are known; False if that took longer. Waiting is optional: until then
+        the gate allows every call and says `stale`."""
         return await self.mirror.wait_loaded(timeout_s)
 
     async def close(self, limit_s: float = CLOSE_LIMIT_S) -> Left:
         """Hand over what was recorded within `limit_s` and close the connection; what is left. Never raises."""
         if self._minute_timer is not None:
             self._minute_timer.cancel()
-        if not getattr(self.reporter, "is_forked", False):
-            self._tell_refused()
+        if not self.reporter.is_forked:
+            self._report_denials()
             await self.trials.close()
-            await self._resorts.close()
+            await self._chain_check.close()
         left = await self.reporter.close(limit_s)
-        if getattr(self.reporter, "is_forked", False):
-            return left  # a child process: even to close it here would take the socket from the parent's loop
+        if self.reporter.is_forked:
+            return left  # a child process: closing here would take the socket from the parent's loop
         await self.mirror.stop()
         if self.link is not None:
             await self.link.close()
@@ -240,7 +249,7 @@ class Sickbay:
         self.mirror.start()
         self.reporter.start()
         self.trials.start()
-        self._resorts.start()
+        self._chain_check.start()
         self._next_minute()
         if self.link is not None:
             self.link.start()
@@ -252,17 +261,17 @@ class Sickbay:
         """Close, as `close()` does."""
         await self.close()
 
-    # What an attempt asks of its desk.
+    # What an attempt asks of its host.
 
     def seen(self) -> tuple[int, int]:
         """The largest log sequence known, and the overlay's own counter."""
         return self.mirror.seq, self.overlay.seq
 
-    async def take(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
+    async def acquire(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
         """The leases of a trial. Raises `Held`."""
         try:
-            found = await self.trials.take(target, decision, limit_s)
-        except Exception:  # noqa: BLE001 - a fault in here costs a lease, not a call
+            found = await self.trials.acquire(target, decision, limit_s)
+        except Exception:  # noqa: BLE001 - an error in the trials costs a lease, not a call
             found = self._without(decision)
         return self._entered(target, decision, found)
 
@@ -273,13 +282,13 @@ class Sickbay:
             if loop is None or not loop.is_running() or self.trials.loop_thread == threading.get_ident():
                 found = self.trials.acquire_blocking(target, decision, limit_s)
             else:
-                future = asyncio.run_coroutine_threadsafe(self.trials.take(target, decision, limit_s), loop)
+                future = asyncio.run_coroutine_threadsafe(self.trials.acquire(target, decision, limit_s), loop)
                 try:
                     found = future.result(2 * ASK_S)
                 except TimeoutError:  # the loop itself stands still
                     future.cancel()
                     found = None if decision.allowed else decision
-        except Exception:  # noqa: BLE001 - see take
+        except Exception:  # noqa: BLE001 - see acquire
             found = self._without(decision)
         return self._entered(target, decision, found)
 
@@ -290,23 +299,23 @@ class Sickbay:
     def _entered(self, target: Target, decision: Decision, found: Trial | Decision | None) -> Trial | None:
         if isinstance(found, Decision):
             if decision.allowed:
-                self.gate.refuse(target, found)
+                self.gate.count_denial(target, found)
             raise Held(target, found)
         if not decision.allowed:
-            self.gate.admit(target, decision)
+            self.gate.uncount_denial(target, decision)
         return found
 
     def answered(self, target: Target, event: CallAnswered, own_seen: int, trial: Trial) -> None:
         """The first content of a streaming trial came."""
-        self.trials.answered(trial, self._record(target, event, own_seen, trial.own))
+        self.trials.answered(trial, self._report(target, event, own_seen, trial.own))
 
     def finish(self, target: Target, outcome: CallOutcome, own_seen: int, trial: Trial | None) -> None:
         """Take a finished attempt."""
-        n = self._record(target, outcome, own_seen, trial.own if trial is not None else None)
+        n = self._report(target, outcome, own_seen, trial.own if trial is not None else None)
         if trial is not None:
             self.trials.finish(trial, outcome.kind, n)
         if outcome.rank > 0 and outcome.kind == "ok":
-            self._calls.failed_over(target, outcome.rank, outcome.route)
+            self._call_log.failed_over(target, outcome.rank, outcome.route)
 
     @property
     def degradations(self) -> dict[tuple[str, str], int]:
@@ -323,24 +332,30 @@ class Sickbay:
         """Whether the provider's error text is kept, redacted."""
         return self._keep_detail
 
-    def _record(
+    def _report(
         self, target: Target, event: Reportable, own_seen: int | None, own_trial: list[Lease] | None = None
     ) -> int:
+        """Queue one event for the log, and fold it in the overlay; its number, or 0 if it was rejected.
+
+        Both happen under the overlay's lock. The reporter's loop may send the event and have it acknowledged at once,
+        and `Overlay.acknowledged` takes the same lock: so it always finds the number that `observe` noted. The
+        reporter in turn calls no listener while it holds its own lock.
+        """
         try:
             known = self.gate.target_of(target)
         except (AttributeError, TypeError):
-            known = target  # it is no target: the reporter says which field is wrong
+            known = target  # not a target: the reporter says which field is wrong
         try:
             with self.overlay.lock:
-                n = self.reporter.record(known, event)
+                n = self.reporter.enqueue(known, event)
                 if n:
-                    self.overlay.record(known, event, seen=own_seen, trial=own_trial or None, n=n)
+                    self.overlay.observe(known, event, seen=own_seen, trial=own_trial or None, n=n)
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
             _log.exception("an event could not be recorded")
             return 0
         return n
 
-    # Calls that holds kept away.
+    # Denials.
 
     def _next_minute(self) -> None:
         now_s = time.time()
@@ -349,14 +364,14 @@ class Sickbay:
         self._minute_timer = asyncio.get_running_loop().call_later(wait_s, self._minute_over)
 
     def _minute_over(self) -> None:
-        self._tell_refused()
+        self._report_denials()
         self._next_minute()
 
-    def _tell_refused(self) -> None:
-        """Report what holds kept away in this minute: one event a target and rule. Statistics: no overlay."""
+    def _report_denials(self) -> None:
+        """Report the calls that holds kept away in this minute, one event for each target and rule: only statistics."""
         minute = rfc3339((self._minute or int(time.time()) // MINUTE_S) * MINUTE_S * 1000)
-        for target, rule, count in self.gate.take_refused():
-            self.reporter.record(target, CallsRefused(count=count, rule=rule, minute=minute))
+        for target, rule, count in self.gate.take_denials():
+            self.reporter.enqueue(target, CallsRefused(count=count, rule=rule, minute=minute))
 
 
 def connect(
@@ -366,6 +381,7 @@ def connect(
     machine: str | None = None,
     capacity: int = CAPACITY,
     keep_detail: bool = False,
+    hooks: Sequence[Hook] = (),
     **nats_options: Any,
 ) -> Sickbay:
     """A router's connection, to be entered with `async with`. Reads settings; opens nothing yet.
@@ -377,6 +393,7 @@ def connect(
     machine       name added to loopback providers; default `$SICKBAY_MACHINE`, else the host's name
     capacity      outcomes that wait here while NATS is away
     keep_detail   report up to 200 characters of a provider's error text, redacted
+    hooks         each a `sickbay.Hook`, told of every decision and attempt
     nats_options  user, password, token, creds, tls_ca, tls_cert, tls_key, tls_hostname, inbox_prefix
 
     Raises `SettingRefused`, `OptionsError` or `NameRefused` for what cannot be used, `TracingUnavailable` for traces
@@ -403,6 +420,7 @@ def connect(
         reporter=reporter,
         trials=trials,
         keep_detail=keep_detail,
+        hooks=hooks,
     )
     if settings.traces:
         from .tracing import enable

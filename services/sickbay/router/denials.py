@@ -1,4 +1,4 @@
-"""How many calls holds kept away, per target and rule: told to the log by the minute (Rule 2, CallsRefused)."""
+"""How many calls holds kept away, per target and rule: reported to the log each minute (Rule 2, CallsRefused)."""
 
 from __future__ import annotations
 
@@ -12,81 +12,87 @@ _log = logging.getLogger("sickbay.gate")
 
 SAY_EVERY_S: Final = 60.0
 """A router's log says at most so often that calls to one target are skipped."""
-TALLIES_MAX: Final = 10_000
-"""Beyond so many targets and rules at once, what is kept away is counted for all of them together."""
+COUNTS_MAX: Final = 10_000
+"""Up to so many targets and rules are counted each by itself; denials of further ones are counted together."""
 OTHER: Final = "other"
 
 
 class DenialCount:
-    """Calls kept from one target by one rule. Counting is a plain addition: threads that count at the same moment
-    may lose one, which statistics can bear and a request path cannot wait for."""
+    """Calls kept from one target by one rule. Counting is a plain addition without a lock: threads that count at the
+    same moment may lose one, and a request path does not wait.
 
-    __slots__ = ("count", "reason", "rule", "said", "say_at_s", "target", "told")
+    reported, logged   how many of them the event log, and the router's own log, have been told of
+    log_at_s           monotonic time from which the next line may be logged
+    """
+
+    __slots__ = ("count", "log_at_s", "logged", "reason", "reported", "rule", "target")
 
     def __init__(self, target: Target, rule: str, reason: str) -> None:
         self.target, self.rule, self.reason = target, rule, reason
-        self.count = self.told = self.said = 0
-        self.say_at_s = float("-inf")
+        self.count = self.reported = self.logged = 0
+        self.log_at_s = float("-inf")
 
 
 class Denials:
-    """All tallies of one gate."""
+    """All denials of one gate."""
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[Target, str, str], DenialCount] = {}
+        self._counts: dict[tuple[Target, str, str], DenialCount] = {}
         self._other = DenialCount(Target("", ""), OTHER, OTHER)
         self._forgotten: Counter[str] = Counter()
-        self._is_full_said = False
+        self._is_full_logged = False
 
     @property
-    def untold(self) -> int:
-        """Calls that the log is not told of, since there were too many targets and rules in one minute."""
+    def unreported(self) -> int:
+        """Calls that are never reported, because there were too many targets and rules in one minute."""
         return self._other.count
 
-    def tally(self, target: Target, rule: str, reason: str) -> DenialCount:
-        """The tally of a target and rule, for each reason one; made where there is none."""
+    def count_of(self, target: Target, rule: str, reason: str) -> DenialCount:
+        """The count of a target, rule and reason; made if there is none."""
         key = target, rule, reason
-        found = self._tallies.get(key)
+        found = self._counts.get(key)
         if found is None:
-            if len(self._tallies) >= TALLIES_MAX:
-                self._say_full()
+            if len(self._counts) >= COUNTS_MAX:
+                self._log_full()
                 return self._other
-            found = self._tallies.setdefault(key, DenialCount(target, rule, reason))
+            found = self._counts.setdefault(key, DenialCount(target, rule, reason))
         return found
 
-    def _say_full(self) -> None:
-        if not self._is_full_said:
-            self._is_full_said = True
+    def _log_full(self) -> None:
+        if not self._is_full_logged:
+            self._is_full_logged = True
             _log.warning(
                 "calls are kept from more than %d targets and rules in one minute: further ones are counted as other"
                 " and not told to the log",
-                TALLIES_MAX,
+                COUNTS_MAX,
             )
 
     def by_reason(self) -> Counter[str]:
         """All that was ever counted, by the reason of the decision."""
         found = Counter(self._forgotten)
-        for tally in (*self._tallies.values(), self._other):
-            found[tally.reason] += tally.count
+        for each in (*self._counts.values(), self._other):
+            found[each.reason] += each.count
         return found
 
     def take(self) -> list[tuple[Target, str, int]]:
-        """What was counted since the last take: (target, rule, count)."""
+        """Denials since the last take: (target, rule, count)."""
         taken: dict[tuple[Target, str], int] = {}
-        for tally in list(self._tallies.values()):
-            count = tally.count
-            if count > tally.told:
-                key = tally.target, tally.rule
-                taken[key] = taken.get(key, 0) + count - tally.told
-                tally.told = count
+        for each in list(self._counts.values()):
+            count = each.count
+            if count > each.reported:
+                key = each.target, each.rule
+                taken[key] = taken.get(key, 0) + count - each.reported
+                each.reported = count
         return [(target, rule, count) for (target, rule), count in taken.items()]
 
     def drop_idle(self) -> bool:
-        """Forget all tallies where there are so many that new ones would find no room; whether that was done. To be
-        called after `take`, and nobody may keep a tally over it."""
-        if len(self._tallies) < TALLIES_MAX // 2:
+        """Forget all counts if half of the room is used up. Returns whether it did.
+
+        To be called after `take`. A `DenialCount` from before must not be used afterwards.
+        """
+        if len(self._counts) < COUNTS_MAX // 2:
             return False
-        for tally in self._tallies.values():
-            self._forgotten[tally.reason] += tally.count
-        self._tallies.clear()
+        for each in self._counts.values():
+            self._forgotten[each.reason] += each.count
+        self._counts.clear()
         return True

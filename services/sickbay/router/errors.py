@@ -1,4 +1,4 @@
-"""What the router side raises: nothing on a request path but `Held`, and `Exhausted` at the end of a chain."""
+"""What a router's side raises. On a request path that is only `Held`, and `Exhausted` at the end of a chain."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from sickbay_events import Decision, Skipped, Target
 Reason: TypeAlias = Literal[
     "no_chain", "failed", "nothing_allowed", "out_of_time", "budget_spent", "truncated", "error", "at_hand"
 ]
-"""Why an answer is no candidate's: the chain is empty, all that were tried failed, all are held, the chain's time or a
-budget around it is over, a stream was cut after its first content, the call itself was wrong; `at_hand` is a value
-that was there without a call."""
+"""Why no candidate gave the value, in this order: the chain is empty; all attempts failed; all candidates are held; the
+chain's time is over; a budget around it is spent; a stream was cut after its first content; the call itself was wrong;
+the caller had the value at hand."""
 
 
 class SickbayError(Exception):
-    """Base of what the router side raises by itself."""
+    """Base of the exceptions that a router's side defines."""
 
 
 class Held(SickbayError):
     """The target may not be called now.
 
-    Attributes: `target`, `decision` (why, by which rule and scope), `retry_in_s` (seconds truly left).
+    Attributes: `target`, `decision` (why, by which rule and scope), `retry_in_s` (seconds left).
     """
 
     def __init__(self, target: Target, decision: Decision) -> None:

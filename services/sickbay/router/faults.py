@@ -1,6 +1,7 @@
-"""What an exception of an HTTP client says about the call: which fault of the transport, or which answer.
+"""What an exception of an HTTP client says about the call: a fault of the transport, or an answer.
 
-Classes are known by name, so that no client library is imported. Causes are walked, since libraries wrap them.
+Classes are recognized by name, so that no client library is imported. Causes are followed, because libraries wrap
+exceptions.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _UNREACHABLE: Final = frozenset(
     (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ETIMEDOUT)
 )
 _FINER: Final = ("dns", "tls")
-"""Said by a cause, these are what a mere `connect` meant."""
+"""If a cause says one of these, it is the more exact name of a `connect`."""
 
 
 class HttpResponse(NamedTuple):

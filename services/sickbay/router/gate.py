@@ -23,9 +23,9 @@ from .overlay import Overlay
 _log = logging.getLogger("sickbay.gate")
 
 KNOWN_MAX: Final = 131_072
-"""Targets whose scope keys are kept; when there are more, all are learnt anew."""
+"""Up to so many targets have their scope keys kept; with more, all are dropped and computed again."""
 KEPT_MS: Final = 60_000
-"""An answer is weighed anew after so long, whatever happens."""
+"""A cached decision is made anew after so long at the latest."""
 
 
 class _Known(NamedTuple):
@@ -40,7 +40,7 @@ class CachedDecision:
     """A decision as it stands for a while: until something of the target changes, or a moment at which time alone
     changes it. All that a denial costs then is a comparison and the `Decision` itself."""
 
-    __slots__ = ("decision", "end_ms", "from_ms", "is_local", "is_shadowed", "tally", "until_ms")
+    __slots__ = ("count", "decision", "end_ms", "from_ms", "is_local", "is_shadowed", "until_ms")
 
     def __init__(self, decision: Decision, from_ms: int, until_ms: int) -> None:
         self.decision = decision
@@ -48,17 +48,17 @@ class CachedDecision:
         self.end_ms = from_ms + round(decision.retry_in_s * 1000)
         self.is_local = decision.source == "local"
         self.is_shadowed = False
-        self.tally: DenialCount | None = None
+        self.count: DenialCount | None = None
 
 
 class Inspection(NamedTuple):
-    """What a look at a target shows."""
+    """The state of a target, without a call being counted."""
 
     decision: Decision
     stands_s: float
     """Seconds for which time alone does not change the decision."""
     holds: list[HoldView]
-    """Those that deny now, of every scope and rule."""
+    """Holds that deny now, of every scope and rule."""
 
 
 Denied = Callable[[Target, Decision, int], None]
@@ -69,7 +69,7 @@ class Gate:
 
     replica, machine   names of this replica and of the machine it runs on
     counts             `no_target`, `name_refused`, `denied`, `shadow` (let pass, but a rule in shadow holds),
-                       `failed` (a fault in here: the call was let pass)
+                       `failed` (an error in the gate itself: the call was allowed)
     """
 
     def __init__(
@@ -85,36 +85,36 @@ class Gate:
         self._view, self._overlay = view, overlay
         self._replica, self._machine = replica, machine
         self.on_denied: Denied | None = None
-        """Told of denials: at once, then once a minute for a target and rule, with how many there were."""
+        """Called with the first denial of a target and rule, then once a minute with how many there were since."""
         self.on_touched: Callable[[str], None] | None = None
-        """Told the scope key of everything that changed, in whichever thread that was."""
-        self.refused = Denials()
+        """Called with the scope key of everything that changed, in the thread that changed it."""
+        self.denials = Denials()
         self._monotonic = monotonic
         self._entries = view.entries
         self._marked = overlay.marked
         self._keys: dict[Target, _Known] = {}
-        # Targets of which nothing is held or pending. One look into this set is all that most decisions need; who
-        # changes anything of a target takes it out. The generation settles races between threads: it is raised
-        # between a change and the taking out.
+        # Targets of which nothing is held or pending: for most decisions a look into this set is enough. Every change
+        # to a target removes it. The generation is raised between the change and the removal, so that a thread that
+        # adds the target at that moment notices.
         self._free: set[Target] = set()
         self._generation = 0
-        self._answers: dict[Target, CachedDecision] = {}
+        self._cached: dict[Target, CachedDecision] = {}
         self._replicas = 0
-        view.listen(changed=lambda key, _old, _new: self._touch(key), passed=self._passed)
+        view.listen(changed=lambda key, _old, _new: self._touch(key), passed=self._on_checkpoint)
         overlay.on_changed = self._touch
 
     def decide(self, target: Target) -> Decision:
-        """Decide by Rule 5.1. No I/O, never raises; a fault in here lets the call pass, logged and counted."""
+        """Decide by Rule 5.1. No I/O, never raises: an error in the gate itself is logged, and the call allowed."""
         try:
             if target in self._free:
                 return self._pass()
-            answer = self._answers.get(target)
-            if answer is not None:
+            cached = self._cached.get(target)
+            if cached is not None:
                 now_s = self._monotonic()
                 clock = self._view.clock
                 now_ms = int(clock.offset_ms + now_s * 1000) if clock.heard else self._view.now_ms()
-                if answer.from_ms <= now_ms < answer.until_ms:
-                    return self._repeat(answer, now_s, now_ms)
+                if cached.from_ms <= now_ms < cached.until_ms:
+                    return self._repeat(cached, now_s, now_ms)
             if self._is_free(target):
                 return self._pass()
             return self._weigh(target)
@@ -122,7 +122,7 @@ class Gate:
             self.counts["failed"] += 1
             if self.counts["failed"] in (1, 10, 100) or self.counts["failed"] % 1000 == 0:
                 _log.exception("a decision failed (%d so far); the call is let pass", self.counts["failed"])
-            return self._answer("ok")
+            return self._allow("ok")
 
     def _pass(self) -> Decision:
         view = self._view
@@ -140,7 +140,7 @@ class Gate:
         provider = at_machine(target.provider, self._machine)
         return target if provider is target.provider or provider == target.provider else Target(provider, target.model)
 
-    def _answer(self, reason: str) -> Decision:
+    def _allow(self, reason: str) -> Decision:
         age_s = self._view.age_s()
         return Decision(allowed=True, reason=reason, seq=self._view.seq, age_s=age_s, source=self._source())
 
@@ -148,32 +148,32 @@ class Gate:
         return "stale" if self._view.is_stale else "cluster"
 
     def _touch(self, key: str) -> None:
-        """Something of this scope changed: its targets are looked at anew."""
+        """Something of this scope changed: decisions about its targets are made anew."""
         self._generation += 1
         self._forget(key)
         if self.on_touched is not None:
             self.on_touched(key)
 
     def _forget(self, key: str) -> None:
-        if not self._free and not self._answers:
+        if not self._free and not self._cached:
             return
         if key.count(".") < 2:
             self._free.clear()
-            self._answers.clear()
+            self._cached.clear()
         else:
-            with suppress(TokenRefused):  # an entry under a key that no target has concerns nobody
+            with suppress(TokenRefused):  # no target has such a key
                 target = Target.of_key(key)
                 self._free.discard(target)
-                self._answers.pop(target, None)
+                self._cached.pop(target, None)
 
-    def _passed(self, _seq: int) -> None:
-        """A checkpoint came: whether there is a ramp depends on how many replicas it counts."""
+    def _on_checkpoint(self, _seq: int) -> None:
+        """A checkpoint came. How many replicas it counts decides whether there is a ramp."""
         checkpoint = self._view.checkpoint
         replicas = checkpoint.replicas if checkpoint is not None else 0
         if replicas != self._replicas:
             self._replicas = replicas
             self._generation += 1
-            self._answers.clear()
+            self._cached.clear()
 
     def _is_free(self, target: Target) -> bool:
         """Whether nothing is known of any of the target's scopes; remembers it if so."""
@@ -206,8 +206,8 @@ class Gate:
         if len(self._keys) >= KNOWN_MAX:
             self._keys.clear()
             self._free.clear()
-            self._answers.clear()
-        # Only a target that its key leads back to can be taken out of the free ones by that key.
+            self._cached.clear()
+        # A change names a key. Only a target that can be found from its key may be cached.
         canonical = named if named == target and Target.of_key(keys[2]) == target else None
         known = self._keys[target] = _Known(keys, canonical)
         return known
@@ -216,21 +216,21 @@ class Gate:
         generation = self._generation
         known = self._keys.get(target)
         if known is None:
-            return self._answer("no_target")
+            return self._allow("no_target")
         cluster, own, now_ms = self._entries_of(known)
         decision = self._decide(cluster, own, now_ms)
         until_ms = min(self._moments(known, cluster, own, now_ms), default=now_ms + KEPT_MS)
-        answer = CachedDecision(decision, now_ms, min(until_ms, now_ms + KEPT_MS))
-        answer.is_shadowed = decision.reason == "ok" and any(
+        cached = CachedDecision(decision, now_ms, min(until_ms, now_ms + KEPT_MS))
+        cached.is_shadowed = decision.reason == "ok" and any(
             not hold.enforced and now_ms < hold.end_ms for entry in (*cluster, *own) if entry for hold in entry.holds
         )
         if not decision.allowed:
-            answer.tally = self.refused.tally(self.target_of(target), decision.rule or "", decision.reason)
+            cached.count = self.denials.count_of(self.target_of(target), decision.rule or "", decision.reason)
         if known.canonical is not None:
-            self._answers[known.canonical] = answer
+            self._cached[known.canonical] = cached
             if generation != self._generation:
-                self._answers.pop(known.canonical, None)
-        return self._repeat(answer, self._monotonic(), now_ms)
+                self._cached.pop(known.canonical, None)
+        return self._repeat(cached, self._monotonic(), now_ms)
 
     def _entries_of(self, known: _Known) -> tuple[Entries, Entries, int]:
         """What stands for host, credential and model: the cluster's entries, this replica's own, and at what time."""
@@ -256,29 +256,29 @@ class Gate:
         for key in known.keys:
             yield from [moment for moment in self._overlay.cuts_ms(key) if moment > now_ms]
 
-    def _repeat(self, answer: CachedDecision, now_s: float, now_ms: int) -> Decision:
-        """The answer as of now, counted."""
-        view, said, tally = self._view, answer.decision, answer.tally
+    def _repeat(self, cached: CachedDecision, now_s: float, now_ms: int) -> Decision:
+        """The cached decision as of now; a denial is counted."""
+        view, said, denial = self._view, cached.decision, cached.count
         age_s = now_s - view.fresh_at_s
-        if answer.is_shadowed:
+        if cached.is_shadowed:
             self.counts["shadow"] += 1
         decision = Decision(
             allowed=said.allowed,
             reason=said.reason,
             scope=said.scope,
             rule=said.rule,
-            retry_in_s=0.0 if tally is None else (answer.end_ms - now_ms) / 1000,
+            retry_in_s=0.0 if denial is None else (cached.end_ms - now_ms) / 1000,
             trial=said.trial,
             began_seq=said.began_seq,
             seq=view.seq,
             age_s=age_s,
-            source="local" if answer.is_local else "cluster" if view.is_heard and age_s <= STALE_S else "stale",
+            source="local" if cached.is_local else "cluster" if view.is_heard and age_s <= STALE_S else "stale",
         )
-        if tally is not None:
+        if denial is not None:
             self.counts["denied"] += 1
-            tally.count += 1
-            if now_s >= tally.say_at_s:
-                self._say(tally, decision, now_s)
+            denial.count += 1
+            if now_s >= denial.log_at_s:
+                self._report_denial(denial, decision, now_s)
         return decision
 
     def look(self, target: Target) -> Inspection:
@@ -288,44 +288,44 @@ class Gate:
                 return Inspection(self._pass(), math.inf, [])
             known = self._keys.get(target)
             if known is None:
-                return Inspection(self._answer("no_target"), math.inf, [])
+                return Inspection(self._allow("no_target"), math.inf, [])
             cluster, own, now_ms = self._entries_of(known)
             until_ms = min(self._moments(known, cluster, own, now_ms), default=now_ms + KEPT_MS)
             holds = [*denying(cluster, now_ms), *denying(own, now_ms)]
             return Inspection(self._decide(cluster, own, now_ms), (until_ms - now_ms) / 1000, holds)
         except Exception:  # noqa: BLE001 - see decide
             self.counts["failed"] += 1
-            return Inspection(self._answer("ok"), math.inf, [])
+            return Inspection(self._allow("ok"), math.inf, [])
 
-    def refuse(self, target: Target, decision: Decision) -> None:
-        """Count a call that was kept away though `decide` allowed it: its trial is another one's."""
+    def count_denial(self, target: Target, decision: Decision) -> None:
+        """Count a call that was kept away though `decide` allowed it: another router makes the trial."""
         self.counts["denied"] += 1
-        tally = self.refused.tally(self.target_of(target), decision.rule or "", decision.reason)
-        tally.count += 1
-        if (now_s := self._monotonic()) >= tally.say_at_s:
-            self._say(tally, decision, now_s)
+        denial = self.denials.count_of(self.target_of(target), decision.rule or "", decision.reason)
+        denial.count += 1
+        if (now_s := self._monotonic()) >= denial.log_at_s:
+            self._report_denial(denial, decision, now_s)
 
-    def admit(self, target: Target, decision: Decision) -> None:
-        """Take a denial back: the call is made all the same, as an early trial."""
+    def uncount_denial(self, target: Target, decision: Decision) -> None:
+        """Take a counted denial back: the call is made all the same, as an early trial or a forced call."""
         self.counts["denied"] -= 1
-        self.refused.tally(self.target_of(target), decision.rule or "", decision.reason).count -= 1
+        self.denials.count_of(self.target_of(target), decision.rule or "", decision.reason).count -= 1
 
-    def _say(self, tally: DenialCount, decision: Decision, now_s: float) -> None:
-        count, tally.said = tally.count - tally.said, tally.count
-        tally.say_at_s = now_s + SAY_EVERY_S
+    def _report_denial(self, denial: DenialCount, decision: Decision, now_s: float) -> None:
+        count, denial.logged = denial.count - denial.logged, denial.count
+        denial.log_at_s = now_s + SAY_EVERY_S
         if self.on_denied is not None:
-            self.on_denied(tally.target, decision, count)
+            self.on_denied(denial.target, decision, count)
 
-    def take_refused(self) -> list[tuple[Target, str, int]]:
-        """Calls kept away since the last take: (target, rule, count)."""
-        taken = self.refused.take()
-        if self.refused.drop_idle():
+    def take_denials(self) -> list[tuple[Target, str, int]]:
+        """Calls that holds kept away since the last take: (target, rule, count)."""
+        taken = self.denials.take()
+        if self.denials.drop_idle():
             self._generation += 1
-            self._answers.clear()
+            self._cached.clear()
         return taken
 
     def wanted(self, target: Target) -> list[LeaseNeeded]:
-        """The leases that a trial of this target needs now, widest scope first; empty if there is none to be had."""
+        """The leases that a trial of this target needs now, widest scope first; empty if no trial is possible."""
         known = self._keys.get(target) or self._learn(target)
         if known is None:
             return []

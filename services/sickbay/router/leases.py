@@ -1,4 +1,4 @@
-"""How a router gets leases: asked of the services, or where they are silent granted to itself, rarely (Rule 5.2)."""
+"""How a router gets leases: from the services; if these are silent, rarely, from itself (Rule 5.2)."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from ..bus.link import Link
 _log = logging.getLogger("sickbay.trials")
 
 AGAIN_S: Final = 0.02
-"""After this a question is asked again that reached an instance of the services which could not know."""
+"""A question is asked again after this if it reached an instance of the services that is not current."""
 REMEMBERED_MAX: Final = 1_000
 SPREAD: Final = 0x9E3779B1
-"""Names that differ in one letter have checksums that differ in their low bits only; times this, in their high ones."""
+"""Checksums of names that differ in one letter differ in their low bits; times this, in their high bits too."""
 
 Key: TypeAlias = tuple[bool, str, str, int]
 """Whether the hold is of this replica's overlay, scope key, rule and the hold's name."""
 
 
 def key_of(lease: LeaseNeeded) -> Key:
-    """What a lease is remembered by."""
+    """The key that a lease is remembered by."""
     return lease.is_local, lease.scope, lease.rule, lease.began_seq
 
 
 def name_of(lease: LeaseNeeded) -> LeaseName:
-    """What a lease is asked for by."""
+    """The name that a lease is asked for by."""
     return LeaseName(lease.scope, lease.rule, lease.began_seq)
 
 
 async def ask_services(link: Link, ask: TrialAsk, limit_s: float) -> TrialAnswer | None:
-    """The services' answer; None if nobody answers within `limit_s` seconds, or the answer is that nobody can say."""
+    """The services' answer; None if there is none within `limit_s` seconds, or if it is an error."""
     with suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
             while True:
                 answer = await _ask_one(link, ask, limit_s)
                 if answer != NOT_CURRENT:
                     return answer if isinstance(answer, TrialAnswer) else None
-                await asyncio.sleep(AGAIN_S)  # whichever instance gets it next may know
+                await asyncio.sleep(AGAIN_S)  # the next instance may be current
     return None
 
 
 async def _ask_one(link: Link, ask: TrialAsk, limit_s: float) -> TrialAnswer | str:
-    """What one instance answers: else its error's code, or "" if there is none."""
+    """The answer of one instance, or the code of its error; "" if there is no answer."""
     client = link.client
     if client is None:
         return ""
@@ -76,20 +76,22 @@ class SelfGrants:
     def __init__(self, replica: str) -> None:
         self._replica = replica
         self._spans: dict[Key, int] = {}
-        """Number of the span in which the last was granted, or in which one was first wanted."""
+        """Number of the span in which the last lease was granted, or in which one was first wanted."""
 
-    def take(self, leases: list[LeaseNeeded], now_ms: int, span_ms: int) -> tuple[LeaseNeeded, float] | None:
-        """None if all of them may be had now (they then are), else one that may not, and the seconds until it may."""
+    def acquire(self, leases: list[LeaseNeeded], now_ms: int, span_ms: int) -> tuple[LeaseNeeded, float] | None:
+        """Grant all of the leases, or none. Returns None if they are granted, else one that cannot be granted yet, and
+        the seconds until it can."""
         if len(self._spans) >= REMEMBERED_MAX:
             self._spans.clear()
         taken: dict[Key, int] = {}
         for lease in leases:
             if lease.early:
-                return lease, (lease.end_ms - now_ms) / 1000  # it takes the cluster's word to go against its hold
+                return lease, (lease.end_ms - now_ms) / 1000  # only the services may grant an early trial
             place = crc32(f"{self._replica} {lease.began_seq}".encode("utf-8", "surrogatepass")) * SPREAD & 0xFFFFFFFF
             moment_ms = lease.end_ms + (place * span_ms >> 32)
             span = (now_ms - moment_ms) // max(1, span_ms)
-            # Not in the span in which the silence was noticed: all would find their moments past, and call at once.
+            # Not in the span in which the silence was noticed: all replicas whose moments have passed in it would call
+            # at once.
             if span <= self._spans.setdefault(key_of(lease), span):
                 return lease, (moment_ms + (span + 1) * span_ms - now_ms) / 1000
             taken[key_of(lease)] = span

@@ -1,6 +1,6 @@
-"""What a router's log says: each hold and release once, skips and failovers counted. Logger `sickbay`.
+"""The log lines of a router: each hold and release once, skips and failovers counted. Logger `sickbay`.
 
-Nothing here or below writes to stderr by itself: without the router's own logging set up, nothing appears.
+Nothing is written to stderr: lines appear only where the router sets up logging.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..throttled import Throttled
 _log = logging.getLogger("sickbay")
 
 SAY_EVERY_S: Final = 60.0
-"""The same skip or failover at most so often; those in between are counted."""
+"""The same skip or failover is logged at most so often; those in between are counted."""
 LOADED_MAX: Final = 20
-"""Holds that a starting gate finds are said one by one up to this many, then as a number."""
+"""A starting gate logs up to so many holds one by one, and the others as a number."""
 
 
 def silence() -> None:
-    """Keep the standard library from writing to stderr for loggers that nobody has set up."""
+    """Keep the standard library from writing to stderr for loggers without a handler."""
     for name in ("sickbay", "nats"):
         logger = logging.getLogger(name)
         if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
@@ -39,7 +39,7 @@ class HoldLog:
         self._found = 0
 
     def changed(self, key: str, old: GateEntry | None, new: GateEntry | None) -> None:
-        """An entry changed: say which holds are new and which ended before their end."""
+        """An entry changed: log holds that are new and holds that ended early."""
         now_ms = self._now_ms()
         before = {(hold.rule, hold.began_seq): hold for hold in old.holds} if old else {}
         after = {(hold.rule, hold.began_seq): hold for hold in new.holds} if new else {}
@@ -90,7 +90,7 @@ class HoldLog:
         )
 
     def loaded(self) -> None:
-        """The first load is over: say what was not said one by one."""
+        """The first load is over: log how many holds there are if not all were logged one by one."""
         if self._found > LOADED_MAX:
             _log.warning(
                 "%d holds stand, of which %d are listed above", self._found, LOADED_MAX,
@@ -112,7 +112,7 @@ class CallLog:
         self._lines = Throttled(SAY_EVERY_S, monotonic)
 
     def skipped(self, target: Target, decision: Decision, count: int = 1) -> None:
-        """So many calls were kept from a held target since this was last said."""
+        """`count` calls were kept from a held target since the last line about it."""
         count = self._lines.due(("skipped", target, decision.reason), count)
         if count:
             _log.info(

@@ -1,9 +1,9 @@
-"""What this replica saw itself, folded at once: it reacts without a round trip, and goes on alone when NATS is gone.
+"""This replica's own outcomes, folded at once: it reacts without a round trip, and goes on alone when NATS is gone.
 
-The same folds as the cluster's, on this replica's own outcomes, with its own counter as sequence and `seen_seq`.
-A local hold ends by its own end, by a success of this replica after it, by a release or clear of the cluster that
-is later in the log than what it rests on, and soon after the cluster has seen the same and holds nothing (Rule 5.3):
-then as by its own end, on probation.
+The folds are the cluster's, on this replica's own outcomes, with its own counter as sequence and `seen_seq`. A local
+hold ends at its own end; by a later success of this replica; by a release or clear of the cluster that is later in the
+log than the hold's evidence; and soon after the cluster has folded the same evidence and holds nothing (Rule 5.3).
+In the last case probation follows, as after its own end.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ TARGETS_MAX: Final = 10_000
 IDLE_S_MAX: Final = 3_600.0
 """A target that this replica did not call for so long, and that has no hold, leaves the overlay."""
 PENDING_MAX: Final = 1_000
-"""Where no event loop ticks, the queue is folded when it is this long."""
+"""Without an event loop the queue is folded when it is this long."""
 UNACKNOWLEDGED_MAX: Final = 12_000
-"""More than a reporter keeps; the oldest are forgotten, whose holds then run to their own end."""
+"""More than a reporter keeps. The oldest are forgotten; their holds then run to their own end."""
 LEVELS_MAX: Final = 1_000
 LEVEL_MAX: Final = 30
-"""Doublings that are counted; the cap of the policy is reached long before."""
+"""Doublings are counted up to this; the cap of the policy is reached long before."""
 _OWN_END: Final = ("throttle",)
-"""Rules whose local holds run to their own end, though the cluster holds nothing."""
+"""Rules whose local holds run to their own end even if the cluster holds nothing."""
 
 
 class Mark(msgspec.Struct):
-    """What the overlay knows of one local hold beside the fold's own state."""
+    """What the overlay knows of one local hold, beside the state of the fold."""
 
     key: str
     rule: str
@@ -51,22 +51,22 @@ class Mark(msgspec.Struct):
     cut_ms: int | None = None
     """When it ends at the latest, once the cluster has passed its events and holds nothing."""
     is_cut: bool = False
-    """That time came before its own end, and it goes on as probation."""
+    """`cut_ms` came before the hold's own end: it is on probation now."""
 
 
 class Overlay:
     """One replica's own fold.
 
-    now_ms     asked-at in log time
+    now_ms     the time now, in log time
     cluster    the mirror's entries by scope key
-    `record` may be called from any thread; the fold is guarded by a lock.
+    `observe` may be called from any thread; the fold is guarded by a lock.
     """
 
     def __init__(self, *, now_ms: Callable[[], int], cluster: Mapping[str, GateEntry], replica: str = "") -> None:
         self.marked: set[str] = set()
-        """Scope keys of which a decision has to ask: those with an entry or with outcomes not folded yet."""
-        self.on_changed: Callable[[str], None] = _nobody
-        """Told of each scope key of which something else may be said from now on."""
+        """Scope keys with an entry here, or with outcomes that are not folded yet: a decision has to look at them."""
+        self.on_changed: Callable[[str], None] = _ignore
+        """Called with each scope key whose decisions may have changed."""
         self.seq = 0
         """This replica's own counter; its value when a call starts is the call's local `seen_seq`."""
         self.counts: Counter[str] = Counter()
@@ -75,13 +75,14 @@ class Overlay:
         self._policy = Policy()
         self._fleet = Fleet(router_policy(self._policy), overlay=True)
         self.lock = threading.RLock()
-        """Held while an outcome is numbered and queued here, so that its acknowledgement cannot overtake it."""
+        """To be held from the reporter's numbering of an event until `observe` has noted the number. Otherwise the
+        acknowledgement could come first, and find nothing (`Sickbay._report`)."""
         self._pending: deque[tuple[int, int, Target, Event]] = deque()
         self._unacknowledged: OrderedDict[int, int] = OrderedDict()
         self._marks: dict[str, dict[str, Mark]] = {}
         self._by_began: dict[int, list[Mark]] = {}
         self._levels: OrderedDict[str, dict[str, int]] = OrderedDict()
-        """By scope key and rule: how many holds there were that the cluster does not share, without a success since."""
+        """By scope key and rule: how many holds that the cluster does not share there were since the last success."""
         self._checkpoint_seq = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
@@ -91,7 +92,7 @@ class Overlay:
         """Fold by the ticks of the running event loop from now on."""
         self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
 
-    def record(
+    def observe(
         self,
         target: Target,
         event: Event,
@@ -136,7 +137,7 @@ class Overlay:
         return bool(self._pending)
 
     def fold(self) -> None:
-        """Fold what is pending. Never raises: what a fold cannot take is counted and passed."""
+        """Fold what is pending. Never raises: an outcome that cannot be folded is counted and dropped."""
         with self.lock:
             self._ticking = False
             touched: set[str] = set()
@@ -176,13 +177,13 @@ class Overlay:
             return entry
 
     def cuts_ms(self, key: str) -> list[int]:
-        """When local holds of a scope end for want of the cluster's word, log time."""
+        """When local holds of a scope end because the cluster does not share them, in log time."""
         with self.lock:
             marks = self._marks.get(key, {}).values()
             return [mark.cut_ms for mark in marks if mark.cut_ms is not None and not mark.is_cut]
 
     def set_policy(self, policy: Policy, _seq: int = 0) -> None:
-        """Take up another policy; what was folded stands."""
+        """Use another policy from now on; what was folded stands."""
         with self.lock:
             self.fold()
             self._policy = policy
@@ -217,7 +218,7 @@ class Overlay:
                         self._review(mark)
 
     def _released(self, key: str, old: GateEntry, new: GateEntry) -> None:
-        """End the local throttle where the cluster's was released early: no other release says anything of it."""
+        """End the local throttle if the cluster's was released early. No other release concerns it."""
         now_ms = self._now_ms()
         gone = {hold.rule for hold in old.holds if hold.end_ms > now_ms} - {hold.rule for hold in new.holds}
         for rule in gone.intersection(_OWN_END):
@@ -262,7 +263,7 @@ class Overlay:
         return any(hold.end_ms > now_ms for entry in entries if entry is not None for hold in entry.holds)
 
     def _next_level(self, mark: Mark) -> int:
-        """How many holds that the cluster does not share came before this one, without a success since."""
+        """How many holds that the cluster does not share came before this one since the last success."""
         levels = self._levels.setdefault(mark.key, {})
         level = levels.get(mark.rule, 0)
         levels[mark.rule] = min(LEVEL_MAX, level + 1)
@@ -272,8 +273,8 @@ class Overlay:
         return level
 
     def _cut(self, mark: Mark) -> None:
-        """A hold that the cluster does not share denies no longer. What led to it is not forgotten: on probation the
-        next bad trial begins it again, with growth."""
+        """End a hold that the cluster does not share. Its evidence is kept: on probation the next failed trial begins
+        it again, for longer."""
         mark.is_cut = True
         fleet, now_ms = self._fleet, self._now_ms()
         if cut_short(fleet.store, fleet.store.nodes[mark.key], mark.rule, self.seq, now_ms):
@@ -281,7 +282,7 @@ class Overlay:
             self._take_changed()
 
     def _end(self, mark: Mark) -> None:
-        # A clear, so that the next hold needs the full evidence again.
+        # By a clear: the next hold needs the full evidence again.
         self._apply(
             Override(action="clear", reason="the cluster holds nothing", actor="overlay"), Scope.of_key(mark.key)
         )
@@ -304,7 +305,7 @@ class Overlay:
     # Marks.
 
     def _sync(self, key: str) -> None:
-        """Bring `marked` and the marks of one scope in line with the fold."""
+        """Bring `marked` and the marks of one scope in line with the state of the fold."""
         entry = self._fleet.entry(key)
         holds: dict[str, HoldView] = {hold.rule: hold for hold in entry.holds} if entry is not None else {}
         if entry is None:
@@ -338,8 +339,8 @@ class Overlay:
             self._by_began.pop(mark.began_seq, None)
 
 
-def _nobody(_key: str) -> None:
-    """Nobody listens yet."""
+def _ignore(_key: str) -> None:
+    """There is no listener yet."""
 
 
 def _nested(key: str) -> list[str]:

@@ -2,10 +2,10 @@
 
     reporter = Reporter(link, replica="router-1")
     reporter.start()                                # in the link's event loop; a connection may come later
-    reporter.record(target, CallOutcome(kind="ok")) # from any thread; only queues
+    reporter.enqueue(target, CallOutcome(kind="ok")) # from any thread; only queues
     left = await reporter.close(limit_s=5)          # what could not be handed over, by kind
 
-`record` checks, numbers and queues; `in_flight` sends. What waits is bounded: at most 1,000 events on their
+`enqueue` checks, numbers and queues; `in_flight` sends. What waits is bounded: at most 1,000 events on their
 way (the fold's own window) and `capacity` behind them; when that is full, successes go before failures.
 """
 
@@ -82,7 +82,7 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Reporter:
-    """The outbox of one process. `record` and `counts` may be used from any thread, the rest belongs to the
+    """The outbox of one process. `enqueue` and `counts` may be used from any thread, the rest belongs to the
     link's event loop.
 
     replica    name of this machine in the fleet; raises `NameRefused` if it is empty or over 256 bytes
@@ -126,7 +126,7 @@ class Reporter:
         )
         _alive.add(self)
 
-    def record(self, target: Target, event: Reportable) -> int:
+    def enqueue(self, target: Target, event: Reportable) -> int:
         """Queue one event. Never blocks and never raises. `id` and `queued_ms` are the reporter's to fill.
 
         Returns the event's number, from 1, or 0 if it was rejected: bad input is counted under its field in
@@ -269,7 +269,7 @@ class Reporter:
             with self._lock:
                 self._rejected[field] += 1
             self._say(logging.ERROR, f"rejected {field}", f"outcome rejected: {why}")
-        except Exception:  # noqa: BLE001, S110 - see record
+        except Exception:  # noqa: BLE001, S110 - see enqueue
             pass
         return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
 
@@ -14,16 +14,15 @@ import msgspec
 from sickbay_events import Skipped, Target
 
 from .attempt import Attempt
-from .calls import Abandoned, Calls, WrongFunction, end
-from .chain import NO_FALLBACK, CallOptions, CallResult, ChainLimits
-from .errors import Held, Tried
-from .failover import Failover, Pause, Try, cut_off, no_content, out_of_time
-from .waiters import Wakeup
+from .calls import Abandoned, ChainCall, drive, end
+from .chain import CallResult
+from .errors import Tried
+from .failover import Try, WrongFunction, cut_off, no_content, out_of_time
 
 T = TypeVar("T")
 
 KEPT_MAX: Final = 1_000
-"""So many pieces without content are kept back; with more, the stream counts as begun."""
+"""Up to so many chunks without content are kept back; with more, the stream counts as begun."""
 
 
 class Piece(NamedTuple):
@@ -33,16 +32,36 @@ class Piece(NamedTuple):
     value: Any = None
 
 
-class Streamed:
-    """Who streams, and what happened on the way: `answer` is an `CallResult` whose value is None, known from the first
-    content on (and of a stream that was cut, in the end)."""
+class Streamed(Generic[T]):
+    """Which candidate streams, and what happened on the way.
 
-    def __init__(self) -> None:
+    `answer` is a `CallResult` whose value is None. It is there from the first content on; a stream that was cut gets
+    another one in the end.
+    """
+
+    def __init__(self, call: ChainCall, is_content: Callable[[T], object]) -> None:
         self.answer: CallResult[None] | None = None
+        self._call, self._is_content = call, is_content
+        self._kept: deque[T] = deque()
+        """Chunks that came and were not passed on."""
+        self._is_begun = False
+
+    def _keep(self, chunk: T) -> bool:
+        """Keep a chunk back; whether the stream has begun to answer with it."""
+        self._kept.append(chunk)
+        return bool(self._is_content(chunk)) or len(self._kept) > KEPT_MAX
+
+    def _take_result(self, result: CallResult[Any]) -> None:
+        """The chain gave this: a fallback or a value at hand is the only chunk."""
+        if result.target is None:
+            self._kept.clear()
+            if result.value is not None:
+                self._kept.append(result.value)
+        self.answer = msgspec.structs.replace(result, value=None)
 
     @property
     def provider(self) -> str:
-        """Who answers; empty for a fallback, and before the first content."""
+        """Which provider answers; empty for a fallback, and before the first content."""
         return self.answer.provider if self.answer is not None else ""
 
     @property
@@ -76,10 +95,10 @@ class Streamed:
         return self.answer.reason if self.answer is not None else ""
 
 
-class StreamingAnswer(Streamed, Generic[T]):
-    """The chunks of one candidate, and who that is. Made by `Sickbay.stream`.
+class StreamingAnswer(Streamed[T]):
+    """The chunks of the candidate that answers. Made by `Sickbay.stream`.
 
-        async with sb.stream(chain, fn) as answer:      # raises Exhausted; here it is known who answers
+        async with sb.stream(chain, fn) as answer:      # raises Exhausted; here it is known which candidate answers
             async for chunk in answer: ...
 
     A plain `async for` does too, if it is run to its end.
@@ -87,21 +106,13 @@ class StreamingAnswer(Streamed, Generic[T]):
 
     def __init__(
         self,
-        calls: Calls,
-        targets: Sequence[Target],
+        call: ChainCall,
         stream_fn: Callable[[Target, Attempt], AsyncIterable[T]],
-        *,
-        fallback: Any,
         is_content: Callable[[T], object],
-        options: CallOptions,
     ) -> None:
-        super().__init__()
-        self._calls, self._targets, self._stream_fn = calls, targets, stream_fn
-        self._fallback, self._is_content, self._options = fallback, is_content, options
-        self._course: Failover | None = None
-        self._kept: deque[T] = deque()
+        super().__init__(call, is_content)
+        self._stream_fn = stream_fn
         self._run: _Run | None = None
-        self._is_begun = False
 
     async def __aenter__(self) -> Self:
         """Go along the chain to the first content. Raises `Exhausted`, unless there is a fallback."""
@@ -120,8 +131,7 @@ class StreamingAnswer(Streamed, Generic[T]):
 
     async def __anext__(self) -> T:
         """The next chunk."""
-        if not self._is_begun:
-            await self._begin()
+        await self._begin()
         if self._kept:
             return self._kept.popleft()
         run = self._run
@@ -137,8 +147,11 @@ class StreamingAnswer(Streamed, Generic[T]):
             return chunk
         self._run = None
         if piece.what == "error":
-            self._cut(run, piece.value)
-        run.leave(None)
+            cut_off(run.attempt, piece.value)
+            run.leave(piece.value)
+            self.answer = self._call.truncated(piece.value)
+        else:
+            run.leave(None)
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
@@ -149,108 +162,52 @@ class StreamingAnswer(Streamed, Generic[T]):
             await run.stop()
             run.leave(asyncio.CancelledError())
 
-    def _cut(self, run: _Run, error: BaseException) -> None:
-        """It broke after its first content. Optional work ends there, else the caller is told."""
-        cut_off(run.attempt, error)
-        run.leave(error)
-        if self._fallback is NO_FALLBACK:
-            raise error
-        assert self._course is not None
-        failover, self._course.reason = self._course, "truncated"
-        self._calls.degraded(failover.limits.route or "", "truncated", f"{type(error).__name__}: {error}")
-        self.answer = failover.fallback(None)
-        raise StopAsyncIteration
-
     # Up to the first content.
 
     async def _begin(self) -> None:
-        if self._is_begun:
-            return
-        self._is_begun = True
-        if (at_hand := self._options.get("at_hand")) is not None:
-            self._kept.append(at_hand)
-            self.answer = CallResult(value=None, reason="at_hand")
-            return
-        try:
-            self._course = self._calls.failover(self._targets, ChainLimits(**self._options))
-            await self._go(self._course)
-        except Exception as error:  # noqa: BLE001 - optional work cannot raise
-            self._fall_back(self._calls.failed(self._course, error, self._fallback, self._options))
-            return
-        if self.answer is None:
-            self._fall_back(self._calls.end(self._course, self._fallback))
+        if not self._is_begun:
+            self._is_begun = True
+            self._take_result(await drive(self._call, self._attempt))
 
-    def _fall_back(self, answer: CallResult[Any]) -> None:
+    async def _attempt(self, step: Try) -> None:
+        try:
+            await step.attempt.__aenter__()
+        except Exception as error:  # noqa: BLE001 - `Held`, as a rule; the step's failover tells them apart
+            step.error = error
+            return
+        step.began()
         self._kept.clear()
-        if answer.value is not None:
-            self._kept.append(answer.value)
-        self.answer = msgspec.structs.replace(answer, value=None)
-
-    async def _go(self, failover: Failover) -> None:
-        alarm = Wakeup()
-        with self._calls.releases.waiting(self._calls.named(failover.targets), alarm.ring):
-            while (step := failover.next()) is not None:
-                if isinstance(step, Pause):
-                    await alarm.wait(step.limit_s)
-                    continue
-                try:
-                    await self._attempt(failover, step)
-                finally:
-                    failover.left(step)
-
-    async def _attempt(self, failover: Failover, step: Try) -> None:
-        attempt = failover.attempt(self._calls.ward, step)
+        run = _Run(step.attempt)
         try:
-            await attempt.__aenter__()
-        except Held as held:
-            failover.held(step, held)
-            return
-        failover.began(step, attempt)
-        self._kept.clear()
-        run = _Run(attempt)
-        try:
+            run.begin(self._stream_fn, step.target)
             piece = await self._first(run, step)
-        except asyncio.CancelledError as error:
+        except BaseException as error:
             await run.stop()
             run.leave(error)
-            raise
-        if piece is not None and piece.what == "chunk":
-            attempt.first_content()
+            if not isinstance(error, Exception):
+                raise
+            step.error = error
+            return
+        if piece.what == "chunk":
+            step.attempt.first_content()
             self._run = run.watch(self)
-            failover.answering(step)
-        else:
-            self._ended(failover, run, piece, step)
-        if failover.is_answered:
-            self._calls.resorts.answered(step.target)
-            self.answer = failover.answer(None)
+            step.is_streaming = True
+            return
+        if piece.what == "end":
+            no_content(step.attempt)
+        step.error = piece.value
+        run.leave(step.error)
 
-    async def _first(self, run: _Run, step: Try) -> Piece | None:
-        """What comes first: content, the end or an error; None if the time was over before."""
-        run.begin(self._stream_fn, step.target)
+    async def _first(self, run: _Run, step: Try) -> Piece:
+        """What comes first: content, the end or an error. Raises `TimeoutError` at the step's limit."""
         try:
             async with asyncio.timeout(step.limit_s):
-                while (piece := await run.queue.get()).what == "chunk":
-                    self._kept.append(piece.value)
-                    if self._is_content(piece.value) or len(self._kept) > KEPT_MAX:
-                        break
+                while (piece := await run.queue.get()).what == "chunk" and not self._keep(piece.value):
+                    pass
                 return piece
         except TimeoutError:
             await run.stop()
-            return None
-
-    def _ended(self, failover: Failover, run: _Run, piece: Piece | None, step: Try) -> None:
-        """It ended, broke or took too long before its first content."""
-        error: BaseException | None = None
-        if piece is None:
-            error = out_of_time(step, run.attempt)
-        elif piece.what == "error":
-            error = piece.value
-        else:
-            no_content(run.attempt)
-        run.leave(error)
-        if isinstance(error, WrongFunction):
-            raise error
-        failover.over(step, run.attempt, error)
+            raise out_of_time(step) from None
 
 
 class _Run:
@@ -299,7 +256,7 @@ async def _read(
         finally:
             if (close := getattr(iterator, "aclose", None)) is not None:
                 await close()
-    except Exception as error:  # noqa: BLE001 - it is the reader's to judge
+    except Exception as error:  # noqa: BLE001 - the reading task judges it
         await queue.put(Piece("error", error))
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
@@ -318,7 +275,7 @@ def _iterator(chunks: AsyncIterable[T]) -> AsyncIterator[T]:
 
 
 def _drop(task: asyncio.Task[None], attempt: Attempt) -> None:
-    """Nobody reads any more. May be called in any thread, whenever the collector runs."""
+    """The stream was dropped without being closed. Called in any thread, when the garbage collector runs."""
 
     def stop() -> None:
         task.cancel()

@@ -9,22 +9,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack
-
-import msgspec
+from typing import Any, Self, TypeVar, Unpack
 
 from sickbay_events import Target
 
 from .attempt import Attempt
-from .calls import Calls, WrongFunction
-from .chain import NO_FALLBACK, CallOptions, CallResult, ChainLimits
-from .errors import Held
-from .failover import Failover, Pause, Try, cut_off, no_content
-from .streams import KEPT_MAX, Streamed
+from .calls import Calls, ChainCall
+from .chain import NO_FALLBACK, CallOptions, CallResult
+from .failover import Try, Wait, WrongFunction, cut_off, no_content
+from .streams import Streamed
 
 T = TypeVar("T")
 
@@ -37,62 +33,33 @@ def call(
     **options: Unpack[CallOptions],
 ) -> CallResult[T]:
     """One call; see `SyncSickbay.call`."""
-    if (at_hand := options.get("at_hand")) is not None:
-        return CallResult(value=at_hand, reason="at_hand")
-    failover: Failover | None = None
-    try:
-        failover = calls.failover(targets, ChainLimits(**options))
-        for step in steps(calls, failover):
-            value = _attempt(calls, failover, step, attempt_fn)
-            if failover.is_answered:
-                calls.resorts.answered(step.target)
-                return failover.answer(value)
-    except Exception as error:  # noqa: BLE001 - optional work cannot raise
-        return calls.failed(failover, error, fallback, options)
-    answer: CallResult[T] = calls.end(failover, fallback)
-    return answer
+
+    def make(step: Try) -> None:
+        try:
+            with step.attempt:
+                step.began()
+                try:
+                    step.value = _plain(attempt_fn(step.target, step.attempt))
+                except Exception as error:
+                    cut_off(step.attempt, error)
+                    raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
+            step.error = error
+
+    return drive(ChainCall(calls, targets, fallback, options), make)
 
 
-def steps(calls: Calls, failover: Failover) -> Iterator[Try]:
-    """The attempts to be made, one after the other, with the waiting in between."""
+def drive(call: ChainCall, make: Callable[[Try], None]) -> CallResult[Any]:
+    """Do the steps of a call in this thread. `make` makes one attempt."""
     woken = threading.Event()
-    waits = failover.limits.wait_s > 0
-    with calls.releases.waiting(calls.named(failover.targets), woken.set) if waits else nullcontext():
-        while (step := failover.next()) is not None:
-            if isinstance(step, Pause):
+    with closing(call.steps(woken.set)) as steps:
+        for step in steps:
+            if isinstance(step, Wait):
                 woken.wait(step.limit_s)
                 woken.clear()
-                continue
-            try:
-                yield step
-            finally:
-                failover.left(step)
-
-
-def _attempt(calls: Calls, failover: Failover, step: Try, attempt_fn: Callable[[Target, Attempt], T]) -> Any:
-    attempt = failover.attempt(calls.ward, step)
-    failure: Exception | None = None
-    value: T | None = None
-    is_in = False
-    try:
-        with attempt:
-            failover.began(step, attempt)
-            is_in = True
-            try:
-                value = _plain(attempt_fn(step.target, attempt))
-            except Exception as error:
-                if attempt.has_content:
-                    cut_off(attempt, error)
-                raise
-    except WrongFunction:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
-        if not is_in and isinstance(error, Held):
-            failover.held(step, error)
-            return None
-        failure = error
-    failover.over(step, attempt, failure)
-    return value
+            else:
+                make(step)
+    return call.result()
 
 
 def _plain(value: T) -> T:
@@ -102,27 +69,19 @@ def _plain(value: T) -> T:
     return value
 
 
-class SyncStreamingAnswer(Streamed, Generic[T]):
-    """The chunks of one candidate, and who that is. Made by `SyncSickbay.stream`; one thread at a time."""
+class SyncStreamingAnswer(Streamed[T]):
+    """The chunks of the candidate that answers. Made by `SyncSickbay.stream`; one thread at a time."""
 
     def __init__(
         self,
-        calls: Calls,
-        targets: Sequence[Target],
+        call: ChainCall,
         stream_fn: Callable[[Target, Attempt], Iterable[T]],
-        *,
-        fallback: Any,
         is_content: Callable[[T], object],
-        options: CallOptions,
     ) -> None:
-        super().__init__()
-        self._calls, self._targets, self._stream_fn = calls, targets, stream_fn
-        self._fallback, self._is_content, self._options = fallback, is_content, options
-        self._course: Failover | None = None
-        self._kept: deque[T] = deque()
+        super().__init__(call, is_content)
+        self._stream_fn = stream_fn
         self._chunks: Iterator[T] | None = None
         self._attempt: Attempt | None = None
-        self._is_begun = False
 
     def __enter__(self) -> Self:
         """Go along the chain to the first content. Raises `Exhausted`, unless there is a fallback."""
@@ -151,13 +110,11 @@ class SyncStreamingAnswer(Streamed, Generic[T]):
         except StopIteration:
             self._leave(None)
             raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - `truncated` raises it, or optional work ends there
             if self._attempt is not None:
                 cut_off(self._attempt, error)
             self._leave(error)
-            if self._fallback is NO_FALLBACK or not isinstance(error, Exception):
-                raise
-            self._cut(error)
+            self.answer = self._call.truncated(error)
             raise StopIteration from None
 
     def close(self) -> None:
@@ -166,66 +123,34 @@ class SyncStreamingAnswer(Streamed, Generic[T]):
         if self._chunks is not None:
             self._leave(asyncio.CancelledError())
 
-    def _cut(self, error: Exception) -> None:
-        assert self._course is not None
-        self._course.reason = "truncated"
-        self._calls.degraded(self._course.limits.route or "", "truncated", f"{type(error).__name__}: {error}")
-        self.answer = self._course.fallback(None)
-
     def _begin(self) -> None:
-        if self._is_begun:
-            return
-        self._is_begun = True
-        if (at_hand := self._options.get("at_hand")) is not None:
-            self._kept.append(at_hand)
-            self.answer = CallResult(value=None, reason="at_hand")
-            return
-        try:
-            failover = self._course = self._calls.failover(self._targets, ChainLimits(**self._options))
-            for step in steps(self._calls, failover):
-                self._try(failover, step)
-                if failover.is_answered:
-                    self._calls.resorts.answered(step.target)
-                    self.answer = failover.answer(None)
-                    return
-        except Exception as error:  # noqa: BLE001 - optional work cannot raise
-            self._fall_back(self._calls.failed(self._course, error, self._fallback, self._options))
-            return
-        self._fall_back(self._calls.end(failover, self._fallback))
+        if not self._is_begun:
+            self._is_begun = True
+            self._take_result(drive(self._call, self._make))
 
-    def _fall_back(self, answer: CallResult[Any]) -> None:
-        self._kept.clear()
-        if answer.value is not None:
-            self._kept.append(answer.value)
-        self.answer = msgspec.structs.replace(answer, value=None)
-
-    def _try(self, failover: Failover, step: Try) -> None:
-        attempt = failover.attempt(self._calls.ward, step)
+    def _make(self, step: Try) -> None:
         try:
-            attempt.__enter__()
-        except Held as held:
-            failover.held(step, held)
+            step.attempt.__enter__()
+        except Exception as error:  # noqa: BLE001 - `Held`, as a rule; the step's failover tells them apart
+            step.error = error
             return
-        failover.began(step, attempt)
+        step.began()
         self._kept.clear()
-        self._attempt = attempt
-        failure: Exception | None = None
+        self._attempt = step.attempt
         try:
-            self._chunks = iter(self._stream_fn(step.target, attempt))
+            self._chunks = iter(self._stream_fn(step.target, step.attempt))
             for chunk in self._chunks:
-                self._kept.append(chunk)
-                if self._is_content(chunk) or len(self._kept) > KEPT_MAX:
-                    attempt.first_content()
-                    failover.answering(step)
+                if self._keep(chunk):
+                    step.attempt.first_content()
+                    step.is_streaming = True
                     return
-            no_content(attempt)
+            no_content(step.attempt)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
-            failure = error
+            step.error = error
         except BaseException as error:
             self._leave(error)
             raise
-        self._leave(failure)
-        failover.over(step, attempt, failure)
+        self._leave(step.error)
 
     def _leave(self, error: BaseException | None) -> None:
         """The attempt is over."""

@@ -1,29 +1,26 @@
-"""OpenTelemetry spans of decisions, attempts and folds; off until somebody asks for them.
+"""OpenTelemetry spans of decisions and attempts; off until somebody asks for them.
 
     sickbay.tracing.enable(sb)        # or SICKBAY_TRACES=1, in a router and in the services
 
     sickbay.decide    one decision: provider, model, reason, rule, the log sequence behind it
     sickbay.attempt   one call to one target; whatever the caller does within it, such as its HTTP request, is its child
-    sickbay.fold      one chunk of the log in a projector
 
 Only opentelemetry-api is needed here; spans go where the process's own SDK sends them. No prompt, no completion, no
-key and no error text is in a span. Switched on, methods of that one object are replaced: switched off costs nothing.
+key and no error text is in a span. Switched off, nothing of this is imported.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import lru_cache
+import time
 from importlib.metadata import version
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from sickbay_events import CallOutcome, Decision, Target
 
 from .attempt import Attempt
 from .errors import Held, SickbayError
+from .hooks import Hook
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -33,8 +30,6 @@ if TYPE_CHECKING:
 
     from ..sync import SyncSickbay
     from .client import Sickbay
-
-_log = logging.getLogger("sickbay.tracing")
 
 HELD: Final = "held"
 """`error.type` of an attempt that was not made."""
@@ -53,17 +48,11 @@ def enable(sb: Sickbay | SyncSickbay) -> None:
     In a process that forks, SICKBAY_TRACES=1 is the way: each child makes a connection of its own. Raises
     `TracingUnavailable`.
     """
-    found = tracer()
-    made: Sickbay = getattr(sb, "sickbay", sb)  # type: ignore[arg-type]
-    if made.attempt_type is not Attempt:
-        return
-    made.gate.decide = _traced_decide(found, made)  # type: ignore[method-assign]
+    from .client import Sickbay
 
-    class Traced(TracedAttempt):
-        """The attempts of this connection."""
-
-    Traced.tracer = found
-    made.attempt_type = Traced
+    made = sb if isinstance(sb, Sickbay) else sb.sickbay
+    if not any(isinstance(hook, SpanHook) for hook in made.hooks):
+        made.hooks = (*made.hooks, SpanHook(tracer()))
 
 
 def tracer() -> Tracer:
@@ -75,36 +64,68 @@ def tracer() -> Tracer:
     return trace.get_tracer("sickbay", version("sickbay"))
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Nothing on a router's request path raises, and samplers and processors of spans are anybody's code."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - see above
-        _say(f"{type(error).__name__}: {error}")
+class SpanHook(Hook):
+    """A span for each decision, and one for each attempt that is current from entering to leaving.
 
+    Samplers and processors of spans are foreign code and may raise: the context is put back before a span ends.
+    """
 
-@lru_cache(maxsize=32)
-def _say(what: str) -> None:
-    _log.warning("a span failed (said once): %s", what)
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._open: WeakKeyDictionary[Attempt, tuple[Span, Token[Context]]] = WeakKeyDictionary()
 
+    def decided(self, target: Target, decision: Decision, took_s: float) -> None:
+        """A span of the decision, from its beginning."""
+        end_ns = time.time_ns()
+        span = self._tracer.start_span("sickbay.decide", start_time=end_ns - round(took_s * 1e9))
+        if span.is_recording():
+            span.set_attributes({**_of_target(target), **_of_decision(decision)})
+        span.end(end_ns)
 
-def _traced_decide(tracer: Tracer, sb: Sickbay) -> Any:
-    decide = sb.gate.decide
+    def entering(self, attempt: Attempt) -> None:
+        """Begin the attempt's span and make it the current one."""
+        from opentelemetry import context
+        from opentelemetry.trace import set_span_in_context
 
-    def traced(target: Target) -> Decision:
-        span: Span | None = None
-        with _quiet():
-            span = tracer.start_span("sickbay.decide")
-        decision = decide(target)
-        if span is not None:
-            with _quiet():
-                if span.is_recording():
-                    span.set_attributes({**_of_target(target), **_of_decision(decision)})
-                span.end()
-        return decision
+        span = self._tracer.start_span("sickbay.attempt", attributes=_of_target(attempt.target))
+        self._open[attempt] = span, context.attach(set_span_in_context(span))
 
-    return traced
+    def not_entered(self, attempt: Attempt, error: BaseException) -> None:
+        """End the span with why the call was not made."""
+        if (span := self._close(attempt)) is not None:
+            if isinstance(error, Held):
+                span.set_attributes(_of_decision(error.decision))
+            span.set_attribute("error.type", HELD if isinstance(error, Held) else type(error).__name__)
+            span.end()
+
+    def first_content(self, attempt: Attempt) -> None:
+        """An event of the span."""
+        if (found := self._open.get(attempt)) is not None:
+            found[0].add_event("sickbay.first_content")
+
+    def left(self, attempt: Attempt) -> None:
+        """End the span with what came of the call."""
+        from opentelemetry.trace import StatusCode
+
+        if (span := self._close(attempt)) is not None:
+            if attempt.decision is not None:
+                span.set_attributes(_of_decision(attempt.decision))
+            if attempt.outcome is not None:
+                span.set_attributes(_of_outcome(attempt.outcome))
+                if attempt.outcome.kind != "ok":
+                    span.set_status(StatusCode.ERROR)
+            span.end()
+
+    def _close(self, attempt: Attempt) -> Span | None:
+        """Put back the context that was current before. A stream that is closed in another task has none to put back
+        there."""
+        from opentelemetry import context
+        from opentelemetry.trace import get_current_span
+
+        span, token = self._open.pop(attempt, (None, None))
+        if token is not None and get_current_span() is span:
+            context.detach(token)
+        return span
 
 
 def _of_target(target: Target) -> dict[str, Any]:
@@ -149,87 +170,3 @@ def _of_outcome(outcome: CallOutcome) -> dict[str, Any]:
         "error.type": outcome.kind if outcome.kind != "ok" else None,
     }
     return {key: value for key, value in facts.items() if value is not None}
-
-
-class TracedAttempt(Attempt):
-    """An attempt with a span, current from entering to leaving. Each `enable` makes a class of it, with the tracer."""
-
-    tracer: ClassVar[Tracer]
-    _span: Span | None = None
-    _token: Token[Context] | None = None
-
-    def __enter__(self) -> Self:
-        self._start()
-        try:
-            return super().__enter__()
-        except BaseException as error:
-            self._refused(error)
-            raise
-
-    async def __aenter__(self) -> Self:
-        self._start()
-        try:
-            return await super().__aenter__()
-        except BaseException as error:
-            self._refused(error)
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            super().__exit__(kind, error, trace)
-        finally:
-            self._end()
-
-    def first_content(self) -> None:
-        """The first content of a stream arrived: an event of the span."""
-        if self._span is not None and not self.has_content:
-            with _quiet():
-                self._span.add_event("sickbay.first_content")
-        super().first_content()
-
-    def _start(self) -> None:
-        from opentelemetry import context
-        from opentelemetry.trace import set_span_in_context
-
-        with _quiet():
-            self._span = span = self.tracer.start_span("sickbay.attempt", attributes=_of_target(self.target))
-            self._token = context.attach(set_span_in_context(span))
-
-    def _refused(self, error: BaseException) -> None:
-        with _quiet():
-            if self._span is not None:
-                if isinstance(error, Held):
-                    self._span.set_attributes(_of_decision(error.decision))
-                self._span.set_attribute("error.type", HELD if isinstance(error, Held) else type(error).__name__)
-        with _quiet():
-            self._leave()
-
-    def _end(self) -> None:
-        span, outcome = self._span, self.outcome
-        if span is None:
-            return
-        with _quiet():
-            if self.decision is not None:
-                span.set_attributes(_of_decision(self.decision))
-            if outcome is not None:
-                span.set_attributes(_of_outcome(outcome))
-                if outcome.kind != "ok":
-                    from opentelemetry.trace import StatusCode
-
-                    span.set_status(StatusCode.ERROR)
-        with _quiet():
-            self._leave()
-
-    def _leave(self) -> None:
-        """End the span. A stream that is closed in another task has nothing to take back there."""
-        from opentelemetry import context
-        from opentelemetry.trace import get_current_span
-
-        span, token = self._span, self._token
-        self._span = self._token = None
-        if token is not None and get_current_span() is span:
-            context.detach(token)
-        if span is not None:
-            span.end()

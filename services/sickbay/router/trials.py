@@ -1,8 +1,8 @@
-"""Trials, as a router takes them: the leases of one attempt asked for, renewed while it runs, and given back.
+"""Trials of a router: the leases of one attempt are acquired, renewed while it runs, and given back.
 
-A hold on probation wants one call at a time in the whole fleet (Rule 5.2). Who may make it is said by the services
-(`leases.py`); where they do not answer in time a replica may grant itself one, rarely and at its own moment. Holds
-of this replica's own overlay concern nobody else: their leases are kept here.
+A hold on probation lets one router at a time call its target (Rule 5.2). The services grant the lease (`leases.py`).
+If they do not answer in time, a replica may grant itself one: rarely, at a moment of its own. Leases of holds of this
+replica's own overlay concern no other router, and are kept here.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from .leases import Key, SelfGrants, ask_services, key_of, name_of
 _log = logging.getLogger("sickbay.trials")
 
 ASK_S: Final = 0.25
-"""Longer than this no attempt waits for the services."""
+"""An attempt waits for the services at most so long."""
 SILENCE_S: Final = 2.0
-"""Services that did not answer are not asked again for so long."""
+"""After an answer that did not come the services are not asked again for so long."""
 TAKEN_S_MAX: Final = 0.25
-"""A lease that another one holds is asked for again after so long: it may be given back at any moment."""
+"""A lease that another router holds is asked for again after so long: it may be given back at any moment."""
 SETTLE_S: Final = 2.0
-"""A trial that told something keeps its lease until the view has passed its outcome, and at most so long: else the
-next trial would begin before the hold has begun again."""
+"""The lease of a conclusive trial is kept until the view has passed its outcome, and at most so long: otherwise the
+next trial could begin before a failed one has renewed the hold."""
 EARLY_AGAIN_S: Final = 10.0
-"""After an early trial that told nothing this replica leaves the next one to others for so long."""
+"""After an inconclusive early trial this replica makes no other one for so long."""
 RUN_S_MAX: Final = 3_600.0
-"""An attempt that is never left does not keep its lease for ever."""
+"""The lease of an attempt that is never left is renewed for at most so long."""
 GIVE_BACK_S: Final = 2.0
 CLOSE_S: Final = 0.5
 REMEMBERED_MAX: Final = 1_000
@@ -52,11 +52,11 @@ REMEMBERED_MAX: Final = 1_000
 Clock: TypeAlias = Callable[[], float]
 
 
-class Wants(Protocol):
-    """Who knows which leases a target's trial needs: a `Gate`."""
+class TrialGate(Protocol):
+    """What trials ask of a `Gate`."""
 
     def wanted(self, target: Target) -> list[LeaseNeeded]:
-        """The leases, widest scope first."""
+        """The leases that a trial of the target needs, widest scope first."""
         ...
 
     def target_of(self, target: Target) -> Target:
@@ -69,7 +69,7 @@ class Trial:
 
     leases         of the cluster's holds, as the outcome names them
     own            of this replica's own overlay's holds
-    is_self_given  granted by this replica itself, since the services were silent
+    is_self_given  granted by this replica itself, because the services were silent
     """
 
     __slots__ = ("began_s", "held", "is_over", "is_self_given", "leases", "limit_ms", "own", "target", "timer", "token")
@@ -84,12 +84,12 @@ class Trial:
 
     @property
     def proved(self) -> list[LeaseNeeded]:
-        """Leases that the first content of a stream ends: all but those of degraded output, which is judged whole."""
+        """Leases that a stream's first content ends: all but those of degraded output, which needs the whole text."""
         return [lease for lease in self.held if lease.rule != "degraded"]
 
 
 class Settling(msgspec.Struct):
-    """Leases of a trial that is over and told something."""
+    """Leases of a conclusive trial, kept until the view has passed its outcome."""
 
     trial: Trial
     held: list[LeaseNeeded]
@@ -98,14 +98,14 @@ class Settling(msgspec.Struct):
 
 
 class Trials:
-    """The trials of one process. `take` belongs to the link's event loop; all else may be used from any thread.
+    """The trials of one process. `acquire` belongs to the link's event loop; all else may be used from any thread.
 
     link       None: there are no services, every lease is given here (`sickbay.testing`)
     counts     `asked`, `granted`, `denied`, `silent`, `self_given`, `given_back`, `renewed`, `lost`
     """
 
     def __init__(
-        self, *, link: Link | None, view: View, gate: Wants, replica: str, monotonic: Clock = time.monotonic
+        self, *, link: Link | None, view: View, gate: TrialGate, replica: str, monotonic: Clock = time.monotonic
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -113,23 +113,25 @@ class Trials:
         self._link, self._view, self._gate, self._replica, self._monotonic = link, view, gate, replica, monotonic
         self._lock = threading.RLock()
         self._running: dict[Key, tuple[float, Trial]] = {}
-        """Leases of this process, when they end at the latest (by its monotonic clock), and whose they are."""
-        self._taken: dict[Key, float] = {}
-        """Leases that others hold, and until when that is taken for granted."""
-        self._spent: dict[Key, float] = {}
-        """Holds of which this replica tries no early trial (again), and until when."""
+        """Leases of this process: when each ends at the latest (by the monotonic clock), and the trial that has it."""
+        self._held_by_others: dict[Key, float] = {}
+        """Leases that other routers hold, and until when they are not asked for."""
+        self._early_made: dict[Key, float] = {}
+        """Holds of which this replica makes no further early trial, and until when."""
         self._self_grants = SelfGrants(replica)
         self._silent_until_s = -math.inf
         self._settling: dict[int, Settling] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        view.listen(changed=lambda _key, _old, _new: self._look(), passed=lambda _seq: self._look())
+        view.listen(
+            changed=lambda _key, _old, _new: self._give_back_passed(), passed=lambda _seq: self._give_back_passed()
+        )
 
     def start(self) -> None:
         """Begin in the running loop, which is the link's."""
         self.loop, self.loop_thread = asyncio.get_running_loop(), threading.get_ident()
 
     async def close(self) -> None:
-        """Give back what is still held for a moment only. Never raises."""
+        """Give back the leases of trials that have ended. Never raises."""
         for n in list(self._settling):
             self._settled(n)
         if self._tasks:
@@ -137,11 +139,11 @@ class Trials:
         for task in self._tasks:
             task.cancel()
 
-    # Taking.
+    # Acquiring.
 
-    async def take(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | Decision | None:
-        """The leases for one attempt of a target that wants a trial; a decision if it may not be made; None if by
-        now nothing is wanted. Waits for the services at most `ASK_S` seconds."""
+    async def acquire(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | Decision | None:
+        """The leases for one attempt of a target on probation, or None if by now it needs none. Returns a `Decision`
+        if the attempt may not be made. Waits for the services at most `ASK_S` seconds."""
         trial = self._reserve(target, decision, limit_s)
         if not isinstance(trial, Trial):
             return trial
@@ -155,8 +157,8 @@ class Trials:
         return trial
 
     def acquire_blocking(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | Decision | None:
-        """As `take`, but asks nobody: where there are services, a hold of the cluster on probation is then tried at
-        the caller's own risk, and one before its end not at all (Rule 5.2)."""
+        """As `acquire`, without asking the services. If there are services, a target on probation is called at the
+        caller's own risk, and an early trial of the cluster's hold is not made (Rule 5.2)."""
         trial = self._reserve(target, decision, limit_s)
         if isinstance(trial, Trial) and trial.leases and self._link is not None:
             others = [lease for lease in trial.held if not lease.is_local]
@@ -168,7 +170,7 @@ class Trials:
         return trial
 
     def _reserve(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | Decision | None:
-        """A trial of which this process makes no other one now."""
+        """Take the leases within this process, so that it makes one trial at a time."""
         wanted = self._gate.wanted(target)
         if not wanted:
             return None if decision.allowed else decision
@@ -178,18 +180,18 @@ class Trials:
             for lease in wanted:
                 key = key_of(lease)
                 running = self._running.get(key)
-                left_s = max(running[0] if running else now_s, self._taken.get(key, now_s)) - now_s
-                if lease.early and self._spent.get(key, now_s) > now_s:
+                left_s = max(running[0] if running else now_s, self._held_by_others.get(key, now_s)) - now_s
+                if lease.early and self._early_made.get(key, now_s) > now_s:
                     return decision
                 if left_s > 0:
-                    return self._taken_by_another(decision, lease, left_s)
+                    return self._held_by_another(decision, lease, left_s)
             trial = Trial(self._gate.target_of(target), wanted, min(limit_ms, DAY_MS), now_s)
             for lease in wanted:
                 self._running[key_of(lease)] = now_s + ttl_s(trial.limit_ms, self._view.policy.trials), trial
         return trial
 
     async def _ask_for(self, trial: Trial) -> tuple[LeaseNeeded, float] | None:
-        """None if the trial may be made, else whose lease is missing and for how long."""
+        """Ask the services. None if the trial may be made, else which lease is missing and for how many seconds."""
         if not trial.leases or self._link is None:
             return None
         answer = None
@@ -199,7 +201,7 @@ class Trials:
             if answer is None:
                 self.counts["silent"] += 1
                 self._silent_until_s = self._monotonic() + SILENCE_S
-                # It may have been granted all the same, and the answer is late.
+                # The lease may have been granted, and only the answer is late.
                 self._later(self._ask(trial, "give_back", trial.held, GIVE_BACK_S))
         if answer is None:
             return self._grant_self(trial)
@@ -210,13 +212,13 @@ class Trials:
         self.counts["denied"] += 1
         named = [lease for lease in trial.held if not lease.is_local and name_of(lease) == answer.taken]
         lease = named[0] if named else trial.held[0]
-        self._remember(self._taken, key_of(lease), self._monotonic() + min(answer.retry_in_s, TAKEN_S_MAX))
+        self._remember(self._held_by_others, key_of(lease), self._monotonic() + min(answer.retry_in_s, TAKEN_S_MAX))
         return lease, answer.retry_in_s
 
     def _grant_self(self, trial: Trial) -> tuple[LeaseNeeded, float] | None:
         others = [lease for lease in trial.held if not lease.is_local]
         policy = self._view.policy.trials
-        denied = self._self_grants.take(others, self._view.now_ms(), round(policy.self_grant_s * 1000))
+        denied = self._self_grants.acquire(others, self._view.now_ms(), round(policy.self_grant_s * 1000))
         if denied is None:
             self.counts["self_given"] += 1
             trial.is_self_given = True
@@ -224,11 +226,11 @@ class Trials:
 
     def _denied(self, trial: Trial, decision: Decision, lease: LeaseNeeded, left_s: float) -> Decision:
         self._end(trial, trial.held, give_back=False)
-        return self._taken_by_another(decision, lease, left_s)
+        return self._held_by_another(decision, lease, left_s)
 
-    def _taken_by_another(self, decision: Decision, lease: LeaseNeeded, left_s: float) -> Decision:
+    def _held_by_another(self, decision: Decision, lease: LeaseNeeded, left_s: float) -> Decision:
         if not decision.allowed:
-            return decision  # before its end the hold itself says why, and how long
+            return decision  # an early trial: the hold itself says why, and for how long
         return msgspec.structs.replace(
             decision,
             allowed=False,
@@ -263,7 +265,7 @@ class Trials:
         elif answer is None and any(self._is_running(lease, trial, now_s) for lease in held):
             self._renew_in(trial, 1.0)
         else:
-            # Another one may hold it by now: what comes of this call is no trial's outcome any more.
+            # Another router may have the lease by now: this call's outcome no longer counts as a trial's.
             self.counts["lost"] += 1
             _log.info("the lease of a trial was lost: %s / %s", trial.target.provider, trial.target.model)
             trial.leases = []
@@ -289,13 +291,13 @@ class Trials:
             again_s = EARLY_AGAIN_S
             if group != "neutral":
                 again_s = lease.every_ms / 1000 or (lease.end_ms - self._view.now_ms()) / 1000
-            self._remember(self._spent, key_of(lease), now_s + again_s)
+            self._remember(self._early_made, key_of(lease), now_s + again_s)
         if group == "neutral" or not n:
             self._end(trial, trial.held, give_back=True)
             return
         if group != "success":
-            # Where a hold has but one early trial its lease stands until it runs out, so that nobody who has not
-            # heard yet makes the next.
+            # If a hold has but one early trial, the lease is kept until it expires: a router that has not heard of
+            # the outcome yet must not make another one.
             self._end(trial, [lease for lease in early if not lease.every_ms], give_back=False)
         self._settle(trial, trial.held, n)
 
@@ -304,13 +306,13 @@ class Trials:
         settling = self._settling.get(n)
         if settling is not None:
             settling.log_seq = log_seq
-            self._look()
+            self._give_back_passed()
 
     def _settle(self, trial: Trial, held: list[LeaseNeeded], n: int) -> None:
-        # What this replica's own overlay has folded it knows at once.
-        alone = self._link is None or self.loop is None or trial.is_self_given
-        self._end(trial, [lease for lease in held if lease.is_local or alone], give_back=False)
-        others = [lease for lease in held if not lease.is_local and not alone]
+        # This replica's own overlay has folded the outcome already: its leases need not be kept.
+        is_alone = self._link is None or self.loop is None or trial.is_self_given
+        self._end(trial, [lease for lease in held if lease.is_local or is_alone], give_back=False)
+        others = [lease for lease in held if not lease.is_local and not is_alone]
         if others:
             self._in_loop(self._begin_to_settle, trial, others, n)
 
@@ -319,8 +321,8 @@ class Trials:
         timer = self.loop.call_later(SETTLE_S, self._settled, n)
         self._settling[n] = Settling(trial, held, timer)
 
-    def _look(self) -> None:
-        """Whether the view has passed outcomes of trials."""
+    def _give_back_passed(self) -> None:
+        """Give back the leases of trials whose outcomes the view has passed."""
         if self._settling:
             seq = self._view.seq
             for n in [n for n, found in self._settling.items() if found.log_seq is not None and found.log_seq <= seq]:
@@ -350,7 +352,7 @@ class Trials:
     # Helpers.
 
     async def _ask(self, trial: Trial, action: Action, held: list[LeaseNeeded], limit_s: float) -> TrialAnswer | None:
-        """The services' answer; None if there is none, or one that says that nobody can say."""
+        """The services' answer; None if there is none, or if the services do not know."""
         names = [name_of(lease) for lease in held if not lease.is_local]
         if self._link is None or not names:
             return None

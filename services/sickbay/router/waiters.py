@@ -1,4 +1,4 @@
-"""Who waits for a held target is woken by what changes of it, not by asking again and again (Rule 5.4)."""
+"""Calls that wait for a held target are woken by its changes; they do not poll (Rule 5.4)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sickbay_events import NameRefused, Target
 
 
 class HoldWaiters:
-    """Those who wait, by the scope keys of what they wait for. From any thread."""
+    """The waiting calls, by the scope keys that they wait for. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +31,7 @@ class HoldWaiters:
         with self._lock:
             wakes = [wake for keys, wake in self._waiting.values() if key is None or key in keys]
         for wake in wakes:
-            with suppress(RuntimeError):  # the loop of one who waited is closed
+            with suppress(RuntimeError):  # the loop of a waiting call is closed
                 wake()
 
     @contextmanager
@@ -53,18 +53,18 @@ class HoldWaiters:
 
 
 class Wakeup:
-    """An event of one event loop that any thread may ring."""
+    """An event of one event loop that any thread may set."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
     def ring(self) -> None:
-        """Wake who waits, or who will."""
+        """End the present `wait`, or the next one."""
         self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self, limit_s: float) -> None:
-        """Wait until it rings, or rang since the last wait, and at most so long."""
+        """Wait at most `limit_s` seconds for a ring; one since the last wait counts too."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._event.wait()

@@ -68,6 +68,8 @@ class View:
         """Monotonic time of the last checkpoint that a live projector wrote; before the first, of the beginning."""
         self.counts: Counter[str] = Counter()
         """How many entries were not readable: `body`, `version`, `policy`."""
+        self.resyncs = 0
+        """How often the bucket was paged through; never, for a view that follows nothing."""
         self.clock = LogClock(monotonic, wall)
         self._monotonic = monotonic
         self._changed: list[Changed] = []

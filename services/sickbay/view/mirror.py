@@ -56,8 +56,6 @@ class Mirror(View):
         wall: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(monotonic=monotonic, wall=wall)
-        self.resyncs = 0
-        """How often the bucket was paged through."""
         self._link = link
         self._feed = ViewFeed(names, self.clock, self._on_applied, monotonic=monotonic)
         self._map = self._feed.map

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sickbay.router.attempt import Attempt
+from sickbay.router.attempt import Attempt, AttemptOptions
 from sickbay.router.client import MINUTE_S, Sickbay
 from sickbay.router.errors import Held
 from sickbay.router.gate import Gate
@@ -82,10 +82,12 @@ class Told:
 class Outbox:
     """Hands a replica's events to the log, or to nobody."""
 
+    is_forked = False
+
     def __init__(self, replica: Replica, cluster: Cluster | None, boot: str) -> None:
         self._replica, self._cluster, self._boot, self._n = replica, cluster, boot, 0
 
-    def record(self, target: Target, event: Reportable) -> int:
+    def enqueue(self, target: Target, event: Reportable) -> int:
         """Send one event; its number."""
         self._n = n = self._n + 1
         if self._cluster is not None:
@@ -148,8 +150,8 @@ class Replica:
 
     def _tell_refused(self) -> None:
         """Calls that holds kept away, told each minute: so a replica is heard of that may call nothing."""
-        for target, rule, count in self.gate.take_refused():
-            self.outbox.record(target, CallsRefused(count=count, rule=rule))
+        for target, rule, count in self.gate.take_denials():
+            self.outbox.enqueue(target, CallsRefused(count=count, rule=rule))
         if self._world.at_s < self._world.story.length_s:
             self._world.loop.call_later(MINUTE_S, self._tell_refused)
 
@@ -177,7 +179,7 @@ class Replica:
         world, counts = self._world, self.counts
         limit_s = world.story.limit_s
         counts["offered"] += 1
-        attempt = Attempt(self.sb, TARGET, limit_s=limit_s, monotonic=world.loop.time)
+        attempt = Attempt(self.sb, TARGET, AttemptOptions(limit_s=limit_s), monotonic=world.loop.time)
         try:
             async with attempt:
                 counts["made"] += 1
