@@ -26,7 +26,7 @@ Json: TypeAlias = Any
 
 _CODE_KEYS: Final = (
     "code", "error_code", "errorcode", "err_code", "errcode", "type", "error_type", "__type", "status", "reason",
-    "quotaid", "limit_source", "status_code", "statuscode", "http_code", "slug", "errortype",
+    "quotaid", "limit_source", "status_code", "statuscode", "http_code", "http_status_code", "slug", "errortype",
 )  # fmt: skip
 _TEXT_KEYS: Final = (
     "message", "msg", "error_msg", "error_message", "errormessage", "errmsg", "error_description", "detail", "title",

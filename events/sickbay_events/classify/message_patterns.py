@@ -8,9 +8,50 @@ from __future__ import annotations
 
 from typing import Final
 
-from .rules import MISSING, Rule, rule
+from .rules import FEATURE_GONE, MISSING, MODEL_ID, OTHER, OVER_LIMIT, Rule, rule
+
+FIRST: Final[tuple[Rule, ...]] = (
+    # Words so plain that no code beside them means anything else: read before a family's own rows.
+    rule(
+        # What is left pays for a shorter answer: the credential still works.
+        "bad_request",
+        says="""
+        can only afford | fewer max_tokens | lower max_tokens | reduce max_tokens | lower your max_tokens
+        reduce your max_tokens | fewer tokens & afford""",
+        never="only afford 0 | only afford -",
+    ),
+    rule(
+        # It will not clear: the model has no tier without payment at all.
+        "permission_model",
+        says="""
+        doesn't have a free quota tier | does not have a free quota tier | doesn't have a free tier
+        does not have a free tier | no free tier | not available on the free tier | not available in the free tier
+        is not part of the free tier""",
+        at=(402, 403, 429),
+    ),
+    rule("context_length", says=OVER_LIMIT, at=(200, 400, 413, 422, 429)),
+    rule(
+        # A firewall does not know this machine's address, or there is no public door: a fact about the way.
+        "wrong_endpoint",
+        says="""
+        virtual network | firewall rule | network firewall | firewall policy | blocked by & firewall
+        public access is disabled | public network access is disabled | public network access & disabled
+        private endpoint & configure | vpcservicecontrols | vpc service controls
+        not in the allowed range & network | network & ip & not allowed""",
+        at=(401, 403),
+    ),
+    rule(
+        "overloaded",
+        says="""
+        requires more system memory | insufficient system resources | memory to load | memory & load the model
+        worker & request limit reached | workers & request limit reached""",
+        never="does not exist",
+    ),
+)
 
 SENTENCES: Final[tuple[Rule, ...]] = (
+    rule("bad_request", says=OTHER, at=(400, 404, 410, 422)),
+    rule("bad_request", says=FEATURE_GONE, at=(400, 404, 410, 422)),
     rule(
         "bad_request",
         says="""
@@ -53,6 +94,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         "network",
         says="upstream connect error | connect timeout | dns cache overflow | name resolution failed",
     ),
+    rule("network", says="fetch failed", at=(500, 502, 503, 504, 520)),
     rule(
         "rate_limited",
         says="userbyminute | trial key & minute",
@@ -99,6 +141,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         says="""
         context length | context_length | context window | context size | context limit | maximum context
         max context | context the overflows | prompt is too long | prompt too long | prompt tokens too long
+        must have less than & tokens | must have fewer than & tokens | must be less than & tokens
         input is too long | input too long | input token length too long | prompt exceeds max | prompt 超长
         input length & exceed | input length & maximum
         input token count
@@ -190,6 +233,16 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule(
         "permission_model",
         says="""
+        not shared with the account | not shared with account | not shared with your | not been shared with
+        missing resource entry | not in the allowlist | not in the allow list | not in the allow-list
+        model & not allowed for & key
+        sign in to use & model | signed in to use & model | sign in to access & model | sign up to use & model
+        log in to use & model | logged in to use & model | login to use & model | login required & model""",
+        never="does not exist or | not found, make",
+    ),
+    rule(
+        "permission_model",
+        says="""
         not authorized to access model | not authorized to access this model | not authorized to use model
         not authorized to use this model | not authorized to invoke this model | not authorized to call this model
         not allowed to access model | not allowed to access this model
@@ -233,6 +286,9 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule(
         "wrong_endpoint",
         says="""
+        unsupported & compatibility mode | not supported & compatibility mode | not support & compatibility mode
+        not supported & compatible mode | unsupported & compatible endpoint | unsupported & compatible api
+        page could not be found | page you are looking for | page you requested
         unknown request url | invalid url | page not found | method not allowed | cannot post / | cannot get /
         no route matched | no matching route | route not found | unknown route | no static resource
         no handler found | no such endpoint | unknown endpoint | unexpected endpoint | endpoint not found
@@ -298,6 +354,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         " | on-demand throughput isn't supported | support on-demand throughput"
         " | dedicated endpoint & not running | unable to access model & list of supported models",
     ),
+    rule("model_unavailable", says=MODEL_ID, at=(400, 404, 422), weak=True),
     rule(
         "malformed_output",
         says="""
