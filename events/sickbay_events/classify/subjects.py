@@ -67,7 +67,7 @@ _FORM_HINTS: Final = ("must", "should", "requir", "missing", "empty", "invalid",
                       "unsupported", "duplicate", "unknown", "has a")  # fmt: skip
 
 _LIMIT_AND_ASKED: Final = re.compile(
-    r"limit(?: is| of)?[ :=]{1,3}(\d{1,12}(?:,\d{3}){0,4})\b[^.\n]{0,80}?(?:requested|asked for|needs?|used)[ :=]{1,3}"
+    r"limit(?: is| of)?[ :=]{1,3}(\d{1,12}(?:,\d{3}){0,4})\b[^.\n]{0,80}?(?:requested|asked for|needs?)[ :=]{1,3}"
     r"(\d{1,12}(?:,\d{3}){0,4})\b"
 )
 _PARAMETER_MODEL: Final = re.compile(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -115,6 +116,8 @@ class Attempt:
         self._forced, self._keep_text = forced, keep_text or desk.keeps_detail
         self._trial: Trial | None = None
         self._seen = (0, 0)
+        self._before: BaseException | None = None
+        """What was being handled when it was entered: an error of another call."""
         self._began_s = self._ended_s = 0.0
         self._ttft_s: float | None = None
         self._status: int | None = None
@@ -215,6 +218,7 @@ class Attempt:
         return decision.trial and not self._forced
 
     def _begin(self, decision: Decision, trial: Trial | None) -> Self:
+        self._before = sys.exception()
         if not decision.allowed and trial is None and not self._forced:
             self.decision = decision
             raise Held(self.target, decision)
@@ -242,7 +246,7 @@ class Attempt:
                 self._desk.finish(self.target, self.outcome, self._seen[1], self._trial)
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
             _log.exception("an attempt could not be recorded")
-        self._text = b""
+        self._text, self._before = b"", None
 
     async def __aenter__(self) -> Self:
         """Ask the gate, and for a lease where a trial is wanted, which takes at most 0.25 s. Raises `Held`."""
@@ -278,11 +282,15 @@ class Attempt:
 
     def _of_exception(self, error: BaseException) -> Verdict:
         try:
-            answer = answer_of(error)
+            answer = answer_of(error, self._before)
             if answer is not None:
                 self._note(answer.status, answer.headers, answer.body)
-                return self._classify(answer.status, answer.headers, answer.body)
-            fault = fault_of(error)
+                verdict = self._classify(answer.status, answer.headers, answer.body)
+                if answer.is_frame and verdict.kind == "unknown" and self._ttft_s is not None:
+                    # One that says nothing, after the answer had begun, is the server's.
+                    return Verdict(kind="server_error", scope="model", code=verdict.code)
+                return verdict
+            fault = fault_of(error, self._before)
         except Exception:  # noqa: BLE001 - foreign exception classes may do anything when looked at
             return UNKNOWN
         if fault is None:
