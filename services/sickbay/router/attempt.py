@@ -142,8 +142,13 @@ class Attempt:
         raw: bytes | None = None,
         content_type: str = "",
         status: int | None = None,
+        complete: bool | None = None,
     ) -> Verdict:
-        """Judge the text of an answer whose envelope the caller has read, such as a stream put together."""
+        """Judge the text of an answer whose envelope the caller has read, such as a stream put together.
+
+        A stream without a finish reason was cut off and is `truncated`, unless `complete` says that it was whole: its
+        end mark came.
+        """
         self._status = status if status is not None else self._status
         if content_type:
             self._charset = _charset(content_type)
@@ -158,6 +163,7 @@ class Attempt:
                 client_capped=self._client_capped,
                 raw=raw,
                 content_type=content_type,
+                complete=False if complete is None and self._stream else complete,
             )
         )
 
