@@ -33,12 +33,15 @@ _PLAIN_URL: Final = re.compile(
 )
 """A host as people write it without a scheme: `API.example.com:443/v1`, `localhost:11434@box-7`."""
 _KEY_IN_QUERY: Final = re.compile(
-    r"(?:\A|[?&;])[^=&;]{0,32}(?:key|token|secret|password|passwd|signature|sig|auth|credential)[^=&;]{0,16}=[^&;]", re.I
+    r"(?:\A|[?&;])[^=&;]{0,32}(?:key|token|secret|password|passwd|signature|sig|auth|credential)[^=&;]{0,16}=[^&;]",
+    re.I,
 )
 _NOT_IN_HOST: Final = re.compile(r"[\x00-\x20\x7f<>\"'\\^`{|}%*,;=()!$&+~]")
 _LONG_WORD: Final = re.compile(r"[A-Za-z0-9*~+]{16}")
 """No key is without such a run: a quick look that spares ordinary names the patterns."""
-PROVIDER_FORM: Final = "a host such as api.example.com or gpu-1:8000, its URL, or a label; #alias for one of several keys"
+PROVIDER_FORM: Final = (
+    "a host such as api.example.com or gpu-1:8000, its URL, or a label; #alias for one of several keys"
+)
 SECRET_FORM: Final = "a name; this looks like a key or token, which never enters a log: use an alias of your own"  # noqa: S105
 
 

@@ -232,7 +232,9 @@ def test_a_refused_prompt_is_malformed_or_against_a_policy() -> None:
 
 
 def stream(*frames: Any) -> str:
-    return "".join(frame if isinstance(frame, str) else f"data: {json.dumps(frame, ensure_ascii=False)}\n\n" for frame in frames)
+    return "".join(
+        frame if isinstance(frame, str) else f"data: {json.dumps(frame, ensure_ascii=False)}\n\n" for frame in frames
+    )
 
 
 def piece(text: str, finish: str | None = None) -> dict[str, Any]:
@@ -288,7 +290,9 @@ def tool_call(arguments: str, finish: str) -> dict[str, Any]:
         ({"type": "message", "content": [{"type": "tool_use", "name": "find", "input": {"q": "x"}}], "stop_reason": "max_tokens"}, False, "ok"),
     ],
 )  # fmt: skip
-def test_cut_arguments_of_a_tool_call_are_a_fault_where_nobody_capped_them(body: Any, capped: bool | None, kind: str) -> None:
+def test_cut_arguments_of_a_tool_call_are_a_fault_where_nobody_capped_them(
+    body: Any, capped: bool | None, kind: str
+) -> None:
     verdict = judge("relay.test", 200, body, client_capped=capped)
     assert verdict.kind == kind
     if kind == "ok":
@@ -297,7 +301,11 @@ def test_cut_arguments_of_a_tool_call_are_a_fault_where_nobody_capped_them(body:
 
 def test_cut_arguments_are_put_together_from_a_stream() -> None:
     def part(arguments: str, finish: str | None = None) -> dict[str, Any]:
-        return {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}, "finish_reason": finish}]}
+        return {
+            "choices": [
+                {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}, "finish_reason": finish}
+            ]
+        }
 
     sse = {"content-type": "text/event-stream"}
     cut = stream(part('{"que'), part('ry": "wh'), part("", "length"), "data: [DONE]\n\n")
@@ -317,7 +325,10 @@ def test_cut_arguments_are_put_together_from_a_stream() -> None:
     ],
 )
 def test_a_guardrails_own_text_is_no_answer(hooks: Any, kind: str) -> None:
-    body = {"choices": [{"message": {"content": "This was stopped by a check."}, "finish_reason": "stop"}], "hook_results": hooks}
+    body = {
+        "choices": [{"message": {"content": "This was stopped by a check."}, "finish_reason": "stop"}],
+        "hook_results": hooks,
+    }
     assert judge("gateway.test", 200, body).kind == kind
 
 
@@ -336,7 +347,10 @@ OPEN = {
 }
 SPENT = OPEN | {"anthropic-ratelimit-unified-status": "rejected"}
 SPENT_5H = SPENT | {"anthropic-ratelimit-unified-5h-status": "rejected"}
-SPENT_7D = SPENT | {"anthropic-ratelimit-unified-7d-status": "rejected", "anthropic-ratelimit-unified-reset": "1796440000"}
+SPENT_7D = SPENT | {
+    "anthropic-ratelimit-unified-7d-status": "rejected",
+    "anthropic-ratelimit-unified-reset": "1796440000",
+}
 OVER, LIMITED = claude("overloaded_error", "Overloaded"), claude("rate_limit_error", "slow down")
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 import sickbay.testing
-from sickbay import Target
+from sickbay import CallOutcome, Target
 
 ONE = {"choices": [{"index": 0, "delta": {"content": "The answer"}, "finish_reason": None}]}
 LAST = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
@@ -85,6 +85,7 @@ def recorded(call: Callable[[Any], Any], host: str, model: str) -> tuple[str, fl
     with contextlib.suppress(Exception), router.attempt(Target(host, model)) as attempt:
         call(attempt)
     outcome = router.recorded[-1][1]
+    assert isinstance(outcome, CallOutcome)
     return outcome.kind, outcome.retry_after_s
 
 
@@ -94,6 +95,7 @@ async def recorded_async(call: Callable[[Any], Any], host: str, model: str) -> t
         async with router.attempt(Target(host, model)) as attempt:
             await call(attempt)
     outcome = router.recorded[-1][1]
+    assert isinstance(outcome, CallOutcome)
     return outcome.kind, outcome.retry_after_s
 
 
@@ -153,14 +155,20 @@ def play(status: int | None, headers: dict[str, str], body: Any, *, is_cut: bool
 
 
 @pytest.mark.parametrize(("status", "headers", "body", "kind", "wait"), OPENAI)
-async def test_openai(url: str, status: int | None, headers: dict[str, str], body: Any, kind: str, wait: float | None) -> None:
+async def test_openai(
+    url: str, status: int | None, headers: dict[str, str], body: Any, kind: str, wait: float | None
+) -> None:
     openai = pytest.importorskip("openai")
     play(status, headers, body)
     with openai.OpenAI(base_url=url, api_key="x", max_retries=0) as client:
-        said = await asyncio.to_thread(recorded, lambda _: client.chat.completions.create(model="acme-9", messages=[]), "api.openai.com", "acme-9")
+        said = await asyncio.to_thread(
+            recorded, lambda _: client.chat.completions.create(model="acme-9", messages=[]), "api.openai.com", "acme-9"
+        )
     assert said == (kind, wait)
     async with openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0) as clients:
-        said = await recorded_async(lambda _: clients.chat.completions.create(model="acme-9", messages=[]), "api.openai.com", "acme-9")
+        said = await recorded_async(
+            lambda _: clients.chat.completions.create(model="acme-9", messages=[]), "api.openai.com", "acme-9"
+        )
     assert said == (kind, wait)
 
 
@@ -199,14 +207,23 @@ async def test_openai_after_a_stream_that_was_whole(url: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "headers", "body", "kind", "wait"), CLAUDE)
-async def test_anthropic(url: str, status: int | None, headers: dict[str, str], body: Any, kind: str, wait: float | None) -> None:
+async def test_anthropic(
+    url: str, status: int | None, headers: dict[str, str], body: Any, kind: str, wait: float | None
+) -> None:
     anthropic = pytest.importorskip("anthropic")
     play(status, headers, body)
     with anthropic.Anthropic(base_url=url, api_key="x", max_retries=0) as client:
-        said = await asyncio.to_thread(recorded, lambda _: client.messages.create(model="acme-9", messages=[], max_tokens=9), "api.anthropic.com", "acme-9")
+        said = await asyncio.to_thread(
+            recorded,
+            lambda _: client.messages.create(model="acme-9", messages=[], max_tokens=9),
+            "api.anthropic.com",
+            "acme-9",
+        )
     assert said == (kind, wait)
     async with anthropic.AsyncAnthropic(base_url=url, api_key="x", max_retries=0) as clients:
-        said = await recorded_async(lambda _: clients.messages.create(model="acme-9", messages=[], max_tokens=9), "api.anthropic.com", "acme-9")
+        said = await recorded_async(
+            lambda _: clients.messages.create(model="acme-9", messages=[], max_tokens=9), "api.anthropic.com", "acme-9"
+        )
     assert said == (kind, wait)
 
 
@@ -231,14 +248,20 @@ async def test_anthropic_in_a_stream(url: str, body: bytes, is_cut: bool, kind: 
 
 
 @pytest.mark.parametrize(("status", "headers", "body", "kind", "wait"), GOOGLE)
-async def test_google_genai(url: str, status: int | None, headers: dict[str, str], body: Any, kind: str, wait: float | None) -> None:
+async def test_google_genai(
+    url: str, status: int | None, headers: dict[str, str], body: Any, kind: str, wait: float | None
+) -> None:
     genai = pytest.importorskip("google.genai")
     play(status, headers, body)
     host = "generativelanguage.googleapis.com"
     client = genai.Client(api_key="x", http_options={"base_url": url})
-    said = await asyncio.to_thread(recorded, lambda _: client.models.generate_content(model="acme-9", contents="x"), host, "acme-9")
+    said = await asyncio.to_thread(
+        recorded, lambda _: client.models.generate_content(model="acme-9", contents="x"), host, "acme-9"
+    )
     assert said == (kind, wait)
-    assert await recorded_async(lambda _: client.aio.models.generate_content(model="acme-9", contents="x"), host, "acme-9") == (kind, wait)
+    assert await recorded_async(
+        lambda _: client.aio.models.generate_content(model="acme-9", contents="x"), host, "acme-9"
+    ) == (kind, wait)
 
     async def read_on(_: Any) -> None:
         async for _ in await client.aio.models.generate_content_stream(model="acme-9", contents="x"):
@@ -253,9 +276,21 @@ async def test_botocore(url: str, status: int, headers: dict[str, str], code: st
     boto3 = pytest.importorskip("boto3")
     config = pytest.importorskip("botocore.config").Config(retries={"total_max_attempts": 1})
     play(status, headers | {"x-amzn-errortype": code}, {"message": text})
-    client = boto3.client("bedrock-runtime", region_name="us-east-1", endpoint_url=url, config=config, aws_access_key_id="x", aws_secret_access_key="x")
+    client = boto3.client(
+        "bedrock-runtime",
+        region_name="us-east-1",
+        endpoint_url=url,
+        config=config,
+        aws_access_key_id="x",
+        aws_secret_access_key="x",
+    )
     message = {"role": "user", "content": [{"text": "x"}]}
-    said = await asyncio.to_thread(recorded, lambda _: client.converse(modelId="acme-9", messages=[message]), "bedrock-runtime.us-east-1.amazonaws.com", "acme-9")
+    said = await asyncio.to_thread(
+        recorded,
+        lambda _: client.converse(modelId="acme-9", messages=[message]),
+        "bedrock-runtime.us-east-1.amazonaws.com",
+        "acme-9",
+    )
     client.close()
     assert said[0] == kind
 
@@ -267,7 +302,14 @@ async def test_litellm(url: str, provider: str, at: int) -> None:
     litellm.suppress_debug_info = True
     status, headers, body, kind, wait = (OPENAI if provider == "openai" else CLAUDE)[at]
     play(status, headers, body)
-    facts: dict[str, Any] = {"model": f"{provider}/acme-9", "messages": [{"role": "user", "content": "x"}], "api_base": url, "api_key": "x", "num_retries": 0, "max_retries": 0}
+    facts: dict[str, Any] = {
+        "model": f"{provider}/acme-9",
+        "messages": [{"role": "user", "content": "x"}],
+        "api_base": url,
+        "api_key": "x",
+        "num_retries": 0,
+        "max_retries": 0,
+    }
     host = f"api.{provider}.com"
     said = await asyncio.to_thread(recorded, lambda _: litellm.completion(**facts), host, "acme-9")
     assert said == (kind, wait), "sync"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -120,6 +121,7 @@ def _as_text(value: object) -> str:
     return ""
 
 
+@lru_cache(maxsize=256)
 def charset_of(content_type: str) -> str:
     """The charset a content type declares, in lower case; `absent` where it says nothing."""
     found = _CHARSET.search(content_type)

@@ -58,8 +58,8 @@ class RuleIndex:
         self._rows = rows
         self._by_code: dict[str, list[int]] = {}
         self._by_word: dict[str, list[tuple[int, Sentence]]] = {}
-        self._plain: list[tuple[int, Sentence]] = []
         self._wide: list[tuple[int, Sentence]] = []
+        plain: dict[str, list[tuple[int, Sentence]]] = {}
         late: set[int] = set()
         for order, row in enumerate(rows):
             for code in row.codes:
@@ -77,7 +77,8 @@ class RuleIndex:
                 elif blank and first.isalpha():
                     self._by_word.setdefault(first, []).append((order, parts))
                 else:
-                    self._plain.append((order, parts))
+                    plain.setdefault(parts[0], []).append((order, parts))
+        self._plain = tuple(plain.items())
         self._late = tuple(sorted(late))
         self._words = frozenset(self._by_word)
 
@@ -92,12 +93,19 @@ class RuleIndex:
                 if _fits(rows[order], text, status):
                     best = order
         if text:
-            found = [*self._plain] if text.isascii() else [*self._plain, *self._wide]
+            for first, sentences in self._plain:
+                if first in text:
+                    for order, parts in sentences:
+                        if order < best and _fits_rest(rows[order], parts, text, status):
+                            best = order
             for word in self._words & words:
-                found += self._by_word[word]
-            for order, parts in found:
-                if order < best and parts[0] in text and _all_in(parts, text) and _allows(rows[order], text, status):
-                    best = order
+                for order, parts in self._by_word[word]:
+                    if order < best and parts[0] in text and _fits_rest(rows[order], parts, text, status):
+                        best = order
+            if not text.isascii():
+                for order, parts in self._wide:
+                    if order < best and parts[0] in text and _fits_rest(rows[order], parts, text, status):
+                        best = order
         for order in self._late:
             if order >= best:
                 break
@@ -168,7 +176,9 @@ _ONE_RULE: Final = re.compile(
     rf"\b(?:{re.escape(models.PLAIN_ID)}\b|(?:for|to|of|on|use|using|with|call|access) (?:the |this |that )?model\b|"
     r"(?:flex|priority|standard|default|batch|scale|service|free|enterprise|pro|premium) tier\b)"
 )
-_OF_ALL: Final = re.compile(r"balance|credit|billing|payment|api[ -_]?key|invalid key|recharge|top up|suspended|deactivated")
+_OF_ALL: Final = re.compile(
+    r"balance|credit|billing|payment|api[ -_]?key|invalid key|recharge|top up|suspended|deactivated"
+)
 """Words that are about the account or the key as a whole, whatever else is named beside them."""
 
 
@@ -216,12 +226,25 @@ def _fits(row: Rule, text: str, status: int | None) -> bool:
     return _allows(row, text, status)
 
 
+def _fits_rest(row: Rule, parts: Sentence, text: str, status: int | None) -> bool:
+    """Whether a row fits whose sentence begins in the text."""
+    return (len(parts) == 1 or _all_in(parts, text)) and _allows(row, text, status)
+
+
 def _allows(row: Rule, text: str, status: int | None) -> bool:
-    return (not row.statuses or status in row.statuses) and not any(_in(word, text) for word in row.never)
+    if row.statuses and status not in row.statuses:
+        return False
+    for word in row.never:  # noqa: SIM110 - a generator would cost more than all of it
+        if word in text or (word[0] == "{" and _in(word, text)):
+            return False
+    return True
 
 
 def _all_in(parts: Sentence, text: str) -> bool:
-    return all(_in(part, text) for part in parts)
+    for part in parts:  # noqa: SIM110 - as above
+        if part not in text and (part[0] != "{" or not _in(part, text)):
+            return False
+    return True
 
 
 def _in(part: str, text: str) -> bool:

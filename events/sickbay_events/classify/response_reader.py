@@ -23,7 +23,8 @@ class ResponseReader:
     """What has been read of one answer so far."""
 
     __slots__ = (
-        "_arguments", "_reasoning", "_texts", "done", "events", "finish", "is_denied", "known", "opaque", "refusal", "tools",
+        "_arguments", "_reasoning", "_texts", "done", "events", "finish", "is_denied", "known", "opaque", "refusal",
+        "tools",
     )  # fmt: skip
 
     def __init__(self) -> None:

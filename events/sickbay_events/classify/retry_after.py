@@ -199,9 +199,10 @@ def _in_json(node: Json, now: float | None, depth: int, *, windows: bool) -> flo
         return None
     low = {key.lower(): value for key, value in node.items()}
     for key, unit in _KEYS:
-        if key in low and (wait := _seconds(low[key], unit, now)) is not None:
-            if key != _WINDOW_KEY or (windows and _is_spent(low, key, "reset")):
-                return wait
+        if key not in low or (wait := _seconds(low[key], unit, now)) is None:
+            continue
+        if key != _WINDOW_KEY or (windows and _is_spent(low, key, "reset")):
+            return wait
     for value in node.values():
         if isinstance(value, dict | list) and (wait := _in_json(value, now, depth + 1, windows=windows)) is not None:
             return wait

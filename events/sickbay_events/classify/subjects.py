@@ -30,6 +30,13 @@ _OTHER_RESOURCE: Final = re.compile(
 )
 """A thing that a caller keeps by an id, and that it is not there: `Upload 'u_9' was not found`."""
 
+_RESOURCE_HINTS: Final = (
+    "file", "upload", "batch", "thread", "run", "assistant", "asst", "conv", "cache", "resp", "session", "vector",
+    "container", "image", "attach", "artifact", "blob", "voice", "dataset", "corp", "document", "item", "skill", "job",
+    "operation", "eval", "message", "knowledge", "template", "vs_",
+)  # fmt: skip
+_GONE_HINTS: Final = ("deprecated", "retired", "removed", "discontinued", "sunset", "no longer")
+
 _FEATURE_GONE: Final = re.compile(
     r"(?:\A|[.:\n] ?|\bthe |\bthis |\byour |\b)(?P<subject>(?:[\w'`\"\-]{1,40} ){0,5}[\w'`\"\-]{1,40}) "
     r"(?:is|are|was|were|has been|have been|is now|are now) (?:now )?"
@@ -56,7 +63,8 @@ _FORM_VERB: Final = (
     r"should (?:be (?:an?\b|one of|in\b|greater|less|non-?empty|either|between)|have\b|contain|start|end\b|match)|"
     r"(?:is|are) (?:required|missing|empty|malformed|not of type|not valid under|not allowed|not permitted|"
     r"invalid(?! api))|cannot be (?:empty|null|blank)|can't be (?:empty|null|blank)|may not be (?:empty|null)|"
-    r"not be (?:empty|null|blank)|has an? (?:invalid|unsupported|unexpected|wrong) |expected (?:an? )?\w{1,20}, (?:but )?got)"
+    r"not be (?:empty|null|blank)|has an? (?:invalid|unsupported|unexpected|wrong) |"
+    r"expected (?:an? )?\w{1,20}, (?:but )?got)"
 )
 _REQUEST_FORM: Final = re.compile(
     rf"\b{_FORM_NOUN}\b[^.\n]{{0,60}}? {_FORM_VERB}"
@@ -81,12 +89,12 @@ _OF_ITS_TYPE: Final = re.compile(r"must be|type|string|expected|required|missing
 
 def names_other_resource(text: str) -> bool:
     """Whether something that is no model is said not to be there."""
-    return _OTHER_RESOURCE.search(text) is not None
+    return any(noun in text for noun in _RESOURCE_HINTS) and _OTHER_RESOURCE.search(text) is not None
 
 
 def says_feature_gone(text: str) -> bool:
     """Whether a feature, and no model, endpoint or version, is said to be given up in favour of another."""
-    if _USE_INSTEAD.search(text) is None:
+    if not any(word in text for word in _GONE_HINTS) or _USE_INSTEAD.search(text) is None:
         return False
     return any(_NO_FEATURE.search(found["subject"]) is None for found in _FEATURE_GONE.finditer(text))
 
@@ -98,10 +106,12 @@ def is_about_request(text: str) -> bool:
 
 def asks_over_limit(text: str) -> bool:
     """Whether the request alone is larger than the limit that it met: no wait makes it fit."""
-    found = _LIMIT_AND_ASKED.search(text)
+    found = _LIMIT_AND_ASKED.search(text) if "limit" in text else None
     return found is not None and int(found[2].replace(",", "")) > int(found[1].replace(",", ""))
 
 
 def refuses_model_id(text: str) -> bool:
     """Whether the value of the request's own `model` is refused, and not its type or its absence."""
+    if "parameter" not in text and "invalid value" not in text:
+        return False
     return _PARAMETER_MODEL.search(text) is not None and _OF_ITS_TYPE.search(text) is None

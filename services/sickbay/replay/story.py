@@ -27,7 +27,7 @@ from sickbay_events import (
     TargetHeld,
     rfc3339,
 )
-from sickbay_events.codec import POLICY_SUBJECT, override_subject, read_subject
+from sickbay_events.codec import POLICY_SUBJECT, read_subject
 from sickbay_events.kinds import KINDS
 from sickbay_projections import Fleet
 

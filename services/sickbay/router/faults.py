@@ -75,7 +75,8 @@ _VAGUE: Final = {"APITimeoutError": "timeout", "APIConnectionError": "connect"}
 _SERVERS: Final = frozenset(("starlette", "fastapi", "litestar", "werkzeug", "django", "quart", "sanic"))
 """Frameworks of the caller's own server: their HTTP errors are what he answers, not what he was answered."""
 _STATUS_IN_TEXT: Final = re.compile(
-    r"\b(?:error code|status code|status|http(?:/\d(?:\.\d)?)?(?: error| status| code){0,2})[ :=]{1,3}([45]\d\d)\b", re.I
+    r"\b(?:error code|status code|status|http(?:/\d(?:\.\d)?)?(?: error| status| code){0,2})[ :=]{1,3}([45]\d\d)\b",
+    re.I,
 )
 _JSON: Final = {"content-type": "application/json"}
 MESSAGE_CHARS_MAX: Final = 65_536
