@@ -182,3 +182,15 @@ def test_an_answer_that_is_no_stream_needs_no_finish_reason() -> None:
     router = sickbay.testing.standalone()
     with router.attempt(B) as attempt:
         assert attempt.output("A whole answer").kind == "ok"
+
+
+@pytest.mark.parametrize(("took_s", "kind"), [(2.0, "timeout"), (1.0, "cancelled")])
+async def test_an_abort_at_the_calls_own_limit_is_too_slow(took_s: float, kind: str) -> None:
+    now = [0.0]
+    router = sickbay.testing.standalone()
+    attempt = Attempt(router, B, limit_s=2.0, monotonic=lambda: now[0])
+    with pytest.raises(asyncio.CancelledError):
+        async with attempt:
+            now[0] += took_s
+            raise asyncio.CancelledError
+    assert kinds(router) == [kind]

@@ -281,8 +281,9 @@ class Attempt:
             if verdict is None or raised.kind != "unknown":
                 verdict = raised
         verdict = verdict or UNCHECKED
-        if verdict.kind == "cancelled" and self._ttft_s is None and took_s > self._desk.impatience_s:
-            # Given up after a long wait for nothing: too slow (Rule 3).
+        is_own_end = verdict.signature == "aborted" and self._limit_s is not None and took_s >= self._limit_s
+        if verdict.kind == "cancelled" and self._ttft_s is None and (is_own_end or took_s > self._desk.impatience_s):
+            # Given up after a long wait for nothing, or at the call's own limit: too slow (Rule 3).
             return Verdict(kind="timeout", scope="model", signature="cancelled")
         return verdict
 
