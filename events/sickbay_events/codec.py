@@ -11,7 +11,7 @@ import msgspec
 from .derived import DerivedEvent
 from .errors import Poison, PolicyRefused, TokenRefused
 from .kinds import KINDS
-from .names import Scope, Target, token, untoken
+from .names import Scope, Target, check_names, checked_key, token, untoken
 from .outcome import (
     DAY_MS,
     CallAnswered,
@@ -69,17 +69,18 @@ class Address(NamedTuple):
 
 
 def outcome_subject(replica: str, target: Target) -> str:
-    """Subject of outcomes, answers and refusals. Raises `NameRefused` for a name that is too long."""
-    return f"sickbay.outcome.{token(replica)}.{target.key}"
+    """Subject of outcomes, answers and refusals. Raises `NameRefused` for a name that is too long or looks secret."""
+    return f"sickbay.outcome.{token(replica)}.{checked_key(target.provider, target.model)}"
 
 
 def probe_subject(replica: str, target: Target) -> str:
-    """Subject of probe results. Raises `NameRefused` for a name that is too long."""
-    return f"sickbay.probe.{token(replica)}.{target.key}"
+    """Subject of probe results. Raises `NameRefused` for a name that is too long or looks secret."""
+    return f"sickbay.probe.{token(replica)}.{checked_key(target.provider, target.model)}"
 
 
 def override_subject(scope: Scope) -> str:
-    """Subject of an operator's acts on a scope. Raises `NameRefused` for a name that is too long."""
+    """Subject of an operator's acts on a scope. Raises `NameRefused` for a name that is too long or looks secret."""
+    check_names(provider=scope.host, alias=scope.alias or "", model=scope.model or "")
     return f"sickbay.override.{scope.key}"
 
 

@@ -1,5 +1,6 @@
 """Names, tokens and scope keys (Rule 1): one spelling each, both ways, for any string."""
 
+# ruff: noqa: E501 - one case, one line
 from __future__ import annotations
 
 import re
@@ -9,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sickbay_events import NameRefused, Scope, Target, TokenRefused, provider_of, token, untoken
+from sickbay_events.codec import outcome_subject, override_subject, probe_subject
 from sickbay_events.names import NAME_BYTES_MAX, at_machine
 
 FUZZ = settings(max_examples=400, deadline=None)
@@ -111,14 +113,29 @@ PROVIDERS = {
     "http://[::1]:8080/v1": "[::1]:8080",
     "  https://api.x.ai/v1\n": "api.x.ai",
     "HTTPS://API.X.AI": "api.x.ai",
-    "https://api.x.ai:99999/v1": "api.x.ai",
+    "api.example.com/v1": "api.example.com",
+    "API.EXAMPLE.COM": "api.example.com",
+    "api.example.com:443": "api.example.com",
+    "https://api.example.com./v1": "api.example.com",
+    "api.example.com.:8443/v1": "api.example.com:8443",
+    "GPU-1:11434": "gpu-1:11434",
+    "http://[2001:DB8:0:0:0:0:0:1]:8000/v1": "[2001:db8::1]:8000",
+    "[2001:DB8::1]:8000": "[2001:db8::1]:8000",
+    "2001:db8::0:1": "[2001:db8::1]",
+    "http://[::ffff:10.0.0.7]:8000": "10.0.0.7:8000",
+    "https://münchen.example/v1": "xn--mnchen-3ya.example",
+    "MÜNCHEN.example": "xn--mnchen-3ya.example",
+    "https://xn--mnchen-3ya.example": "xn--mnchen-3ya.example",
+    "https://straße。example/": "xn--strae-oqa.example",
+    "https://api.example.com/v1#team-a": "api.example.com#team-a",
+    "api.example.com/v1#team-a": "api.example.com#team-a",
+    "https://api.example.com/v1?api-version=2024-10-21#eu": "api.example.com#eu",
+    "https://api.example.com/v1#": "api.example.com",
     "openrouter.ai": "openrouter.ai",
     "openrouter.ai#team-a": "openrouter.ai#team-a",
     "xai": "xai",
     "My Label": "My Label",
     "": "",
-    "https://": "https://",
-    "http://[::1": "http://[::1",
 }
 
 
@@ -128,8 +145,74 @@ def test_a_provider_is_named_by_the_host_of_its_url(url: str, expected: str) -> 
 
 
 @pytest.mark.parametrize(
+    "url",
+    ["https://", "http://[::1", "https://api.x.ai:99999/v1", "api.x.ai:99999", "https://a b.test", "https://[zz::]/", "https://..."],
+)  # fmt: skip
+def test_a_url_without_a_usable_host_is_refused_with_the_accepted_form(url: str) -> None:
+    with pytest.raises(NameRefused, match="a host such as") as caught:
+        provider_of(url)
+    assert caught.value.field == "provider"
+
+
+KEY = "sk-proj-" + "a1B2c3D4e5F6g7H8"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"https://api.example.com/v1?key={KEY}", "https://api.example.com/v1?api_key=short", "api.example.com/v1?token=x",
+        "https://api.example.com/?a=1&access_token=zz", f"https://api.example.com/v1#{KEY}", f"openrouter.ai#{KEY}", KEY,
+        f"https://{KEY}.example.com/",
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_key_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(NameRefused) as caught:
+        provider_of(url)
+    assert KEY not in str(caught.value)
+    assert "short" not in str(caught.value)
+    assert caught.value.value == "[redacted]"
+
+
+@pytest.mark.parametrize("target", [Target("api.test", KEY), Target(f"api.test#{KEY}", "m"), Target(KEY, "m")])
+def test_no_key_gets_into_a_subject(target: Target) -> None:
+    with pytest.raises(NameRefused) as caught:
+        outcome_subject("r", target)
+    assert KEY not in str(caught.value)
+    with pytest.raises(NameRefused):
+        probe_subject("r", target)
+    with pytest.raises(NameRefused):
+        override_subject(target.scope)
+    assert Target.of_key(target.key) == target, "a log that holds such a name is still read"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "accounts/fireworks/models/llama-v3p1-405b-instruct", "anthropic.claude-3-5-sonnet-20241022-v2:0",
+        "ft:gpt-4o-2024-08-06:acme-research:classifier:AbCdEf12", "meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8",
+        "projects/123456789012/locations/us-central1/endpoints/4567890123456789012", "text-embedding-3-large",
+        "key-value-extractor-longest", "3f0a1b2c4d5e6f708192a3b4c5d6e7f8",
+    ],
+)  # fmt: skip
+def test_names_of_models_are_no_keys(model: str) -> None:
+    assert outcome_subject("r", Target("api.test", model)).startswith("sickbay.outcome.r.api=2Etest.=.")
+
+
+@pytest.mark.parametrize(
     ("url", "expected"),
     {
+        "http://host.docker.internal:11434/v1": "host.docker.internal:11434@box-7",
+        "http://gateway.docker.internal:11434": "gateway.docker.internal:11434@box-7",
+        "host.containers.internal:11434": "host.containers.internal:11434@box-7",
+        "http://0.0.0.0:8000/v1": "0.0.0.0:8000@box-7",
+        "http://[::ffff:127.0.0.1]:8000/v1": "127.0.0.1:8000@box-7",
+        "http://[0:0:0:0:0:0:0:1]:8000": "[::1]:8000@box-7",
+        "http://[::]:8000/v1": "[::]:8000@box-7",
+        "http://LocalHost.:1234": "localhost:1234@box-7",
+        "http://ollama.localhost:1234": "ollama.localhost:1234@box-7",
+        "http://host.lima.internal:1234#gpu": "host.lima.internal:1234@box-7#gpu",
+        "http://docker.internal.example.com": "docker.internal.example.com:80",
+        "http://10.0.0.0:8000": "10.0.0.0:8000",
         "http://localhost:11434/v1": "localhost:11434@box-7",
         "http://127.0.0.1:11434": "127.0.0.1:11434@box-7",
         "http://[::1]:11434": "[::1]:11434@box-7",
@@ -150,9 +233,14 @@ def test_a_loopback_host_is_another_provider_on_every_machine(url: str, expected
     st.text(st.characters(), max_size=60)
     | st.from_regex(r"[a-z]{0,6}:?/{0,3}[\[\]:@#?%.a-z0-9-]{0,30}", fullmatch=True)
 )
-def test_naming_a_provider_never_raises_and_naming_its_name_changes_nothing(url: str) -> None:
-    name = provider_of(url)
-    assert provider_of(name) == name
+def test_a_provider_has_one_name_or_is_refused_and_naming_its_name_changes_nothing(url: str) -> None:
+    try:
+        name = provider_of(url, "box-7")
+    except NameRefused:
+        assert at_machine(url, "box-7") == url
+    else:
+        assert provider_of(name, "box-7") == name
+        assert at_machine(url, "box-7") == name
 
 
 @FUZZ

@@ -163,7 +163,7 @@ CASES = [
     Case("a stream cut off", sse(delta("Lis"), done=False), "truncated", True, "no_end_of_stream", content_type=STREAM),
     Case("a stream of tool calls", sse(delta(tool_calls=[{"index": 0}]), delta(finish="tool_calls")), "ok", False, "tool_calls", content_type=STREAM),
     Case("only its closing mark", sse(), "empty_output", content_type=STREAM),
-    Case("only comments", b": keep-alive\n\n: keep-alive\n\n", "timeout", True, "keep_alive_only", content_type=STREAM),
+    Case("only comments", b": keep-alive\n\n: keep-alive\n\n", "empty_output", True, "keep_alive_only", content_type=STREAM),
     Case("nothing but a role", sse(delta(role="assistant"), delta(finish="stop")), "empty_output", content_type=STREAM),
     Case("an error in mid-stream", sse(delta("Lis"), {"error": {"message": "Internal server error", "code": 500}}, done=False), "server_error", content_type=STREAM),
     Case("an error under a field of its own", b'error: {"code":400,"message":"the request exceeds the available context size","type":"invalid_request_error"}\n\n', "context_length", content_type=STREAM),

@@ -59,6 +59,11 @@ def judge_exchange(
     read = parse_body(body, plain.get("content-type", ""))
     success = code is not None and 200 <= code < 300
     if isinstance(error, str) and error in ERRORS and (success or code is None):
+        if code is not None and read.text and ERRORS[error] != "cancelled":
+            # Damage that was read outranks an end that is missing.
+            verdict = judge_answer(code, plain, read, question)
+            if verdict.kind == "mangled_output":
+                return verdict
         return _transport(error, begun=success and "{" in read.text)
     if code is not None and success:
         return judge_answer(code, plain, read, question)

@@ -16,7 +16,7 @@ from ..kinds import KINDS, Kind
 from ..verdict import Verdict
 from .envelope import Body, Envelope, from_doc, read_envelope, read_json
 from .match import match
-from .output import judge_output
+from .output import CAPPED, judge_output
 from .response_reader import ResponseReader
 
 Json: TypeAlias = Any
@@ -48,6 +48,8 @@ _CONTENT: Final = re.compile(r"\"(?:content|text|response|generated_text)\"\s*:\
 
 
 _DONE: Final = object()
+_PASSED_ANYWAY: Final = 246
+"""A gateway's own status for an answer that failed a check and was let through."""
 
 
 class CallFacts(NamedTuple):
@@ -91,8 +93,13 @@ def judge_answer(status: int, headers: Mapping[str, str], body: Body, question: 
         if error is not None:
             begun = answer.events > 1 and bool(answer.text or answer.reasoning or answer.tools)
             return _error(status, headers, error, question, begun=begun)
+    if answer.is_denied and status != _PASSED_ANYWAY:
+        return _says("content_filter", signature="guardrail")
     if is_stream and (early := _unfinished(answer, body)) is not None:
-        return early
+        # Damage that was read outranks an end that is missing.
+        return _damage(answer, body, question) or early
+    if answer.cut_arguments and answer.finish and answer.finish.lower() in CAPPED and question.client_capped is False:
+        return _says("malformed_output", signature="cut_arguments")
     if not answer.known or (answer.opaque and not answer.text.strip()):
         return _says("ok", checkable=False)
     return judge_output(
@@ -167,6 +174,13 @@ def _documents(body: Body, *, stream: bool) -> tuple[list[Json] | None, bool]:
     return None, False
 
 
+def _damage(answer: ResponseReader, body: Body, question: CallFacts) -> Verdict | None:
+    """The verdict on damaged text in a stream that did not end as it should; None if it is whole."""
+    text = answer.text if answer.events else body.text.removesuffix("\ufffd")
+    verdict = judge_output(text, finish_reason=None, prompt_ascii=question.prompt_ascii)
+    return verdict if verdict.kind == "mangled_output" else None
+
+
 def _unfinished(answer: ResponseReader, body: Body) -> Verdict | None:
     """A stream that never said that it was at its end."""
     if answer.done or answer.finish:
@@ -174,7 +188,8 @@ def _unfinished(answer: ResponseReader, body: Body) -> Verdict | None:
             return _says("empty_output", signature="empty_stream")
         return None
     if answer.events == 0 and all(not line or line[0] == ":" for line in body.text.splitlines()):
-        return _says("timeout", signature="keep_alive_only")
+        # It waited with us and then closed in order, without a word.
+        return _says("empty_output", signature="keep_alive_only")
     if not answer.known and answer.events:
         return None
     return _says("truncated", signature="no_end_of_stream")

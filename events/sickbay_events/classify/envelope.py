@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -26,7 +27,7 @@ Json: TypeAlias = Any
 
 _CODE_KEYS: Final = (
     "code", "error_code", "errorcode", "err_code", "errcode", "type", "error_type", "__type", "status", "reason",
-    "quotaid", "limit_source", "status_code", "statuscode", "http_code", "slug", "errortype",
+    "quotaid", "limit_source", "status_code", "statuscode", "http_code", "http_status_code", "slug", "errortype",
 )  # fmt: skip
 _TEXT_KEYS: Final = (
     "message", "msg", "error_msg", "error_message", "errormessage", "errmsg", "error_description", "detail", "title",
@@ -120,6 +121,7 @@ def _as_text(value: object) -> str:
     return ""
 
 
+@lru_cache(maxsize=256)
 def charset_of(content_type: str) -> str:
     """The charset a content type declares, in lower case; `absent` where it says nothing."""
     found = _CHARSET.search(content_type)

@@ -7,11 +7,12 @@ from typing import Final
 
 from ..kinds import KINDS, Kind, ScopeName
 from ..verdict import Verdict
-from . import families, models, provider_rules, rules
+from . import families, models, provider_rules, rules, subjects
 from .envelope import Envelope
 from .message_patterns import SENTENCES
-from .retry_after import retry_after
-from .rules import MISSING, Rule
+from .plain_patterns import FIRST
+from .retry_after import allowance_is_spent, retry_after
+from .rules import FEATURE_GONE, FORM, MISSING, MODEL_ID, OTHER, OVER_LIMIT, Rule, Sentence
 
 _HINTED: Final = frozenset(kind for kind, row in KINDS.items() if row.group in ("throttle", "fault"))
 """Kinds for which a wait means something; elsewhere (a permission "in 15 minutes") it is a figure of speech."""
@@ -34,19 +35,91 @@ _SECRET: Final = re.compile(
     re.I,
 )
 
-_By = dict[str, tuple[tuple[int, Rule], ...]]
+_SAYS: Final = {
+    MISSING: models.says_missing,
+    OTHER: subjects.names_other_resource,
+    FEATURE_GONE: subjects.says_feature_gone,
+    FORM: subjects.is_about_request,
+    OVER_LIMIT: subjects.asks_over_limit,
+    MODEL_ID: subjects.refuses_model_id,
+}
+"""What each mark in a sentence stands for."""
+_WORD: Final = re.compile(r"[a-z]+")
 
 
-def _by_code(rows: tuple[Rule, ...]) -> _By:
-    found: dict[str, list[tuple[int, Rule]]] = {}
-    for order, row in enumerate(rows):
-        for code in row.codes:
-            found.setdefault(code, []).append((order, row))
-    return {code: tuple(rows) for code, rows in found.items()}
+class RuleIndex:
+    """Rows by code and by the first word of each sentence, so that a text meets only those that can fit it.
+
+    A sentence begins where a word begins.
+    """
+
+    __slots__ = ("_by_code", "_by_word", "_late", "_plain", "_rows", "_wide", "_words")
+
+    def __init__(self, rows: tuple[Rule, ...]) -> None:
+        self._rows = rows
+        self._by_code: dict[str, list[int]] = {}
+        self._by_word: dict[str, list[tuple[int, Sentence]]] = {}
+        self._wide: list[tuple[int, Sentence]] = []
+        plain: dict[str, list[tuple[int, Sentence]]] = {}
+        late: set[int] = set()
+        for order, row in enumerate(rows):
+            for code in row.codes:
+                self._by_code.setdefault(code, []).append(order)
+            if row.codes:
+                continue
+            if not row.says:
+                late.add(order)
+            for parts in row.says:
+                first, blank, _ = parts[0].partition(" ")
+                if parts[0] in _SAYS:
+                    late.add(order)
+                elif not all(part.isascii() for part in parts):
+                    self._wide.append((order, parts))
+                elif blank and first.isalpha():
+                    self._by_word.setdefault(first, []).append((order, parts))
+                else:
+                    plain.setdefault(parts[0], []).append((order, parts))
+        self._plain = tuple(plain.items())
+        self._late = tuple(sorted(late))
+        self._words = frozenset(self._by_word)
+
+    def first(self, codes: tuple[str, ...], text: str, words: frozenset[str], status: int | None) -> Rule | None:
+        """The first row that fits; `words` are those of the text."""
+        rows = self._rows
+        best = len(rows)
+        for code in codes:
+            for order in self._by_code.get(code, ()):
+                if order >= best:
+                    break
+                if _fits(rows[order], text, status):
+                    best = order
+        if text:
+            for first, sentences in self._plain:
+                if first in text:
+                    for order, parts in sentences:
+                        if order < best and _fits_rest(rows[order], parts, text, status):
+                            best = order
+            for word in self._words & words:
+                for order, parts in self._by_word[word]:
+                    if order < best and parts[0] in text and _fits_rest(rows[order], parts, text, status):
+                        best = order
+            if not text.isascii():
+                for order, parts in self._wide:
+                    if order < best and parts[0] in text and _fits_rest(rows[order], parts, text, status):
+                        best = order
+        for order in self._late:
+            if order >= best:
+                break
+            if _fits(rows[order], text, status):
+                best = order
+        return rows[best] if best < len(rows) else None
 
 
-_GENERAL: Final = _by_code(rules.CODES)
-_WEAK: Final = _by_code(rules.WEAK_CODES)
+_FIRST: Final = RuleIndex(FIRST)
+_FAMILIES: Final = {family: RuleIndex(rows) for family, rows in provider_rules.PROVIDER_RULES.items()}
+_GENERAL: Final = RuleIndex(rules.CODES)
+_SENTENCES: Final = RuleIndex(SENTENCES)
+_WEAK: Final = RuleIndex(rules.WEAK_CODES)
 
 
 def match(envelope: Envelope, requested_model: str, family: str) -> Verdict:
@@ -56,9 +129,13 @@ def match(envelope: Envelope, requested_model: str, family: str) -> Verdict:
         and not _WANTS_BROWSER.isdisjoint(envelope.headers.get(name, "") for name in _CHALLENGES)
     ):
         return Verdict(kind="unknown", scope="none", signature="foreign_shape", confidence="low")
-    row, origin = _find(envelope._replace(text=models.without_name(envelope.text, requested_model)), family)
+    plain = models.without_name(envelope.text, requested_model)
+    row, origin = _find(envelope._replace(text=plain), family)
     if row is None:
-        return _by_status(envelope, family)
+        return _by_status(envelope, family, plain)
+    if row.kind in _UNAVAILABLE and (not row.says or row.weak) and subjects.is_about_request(plain):
+        # A code for unavailability beside a sentence about the request: the sentence knows better.
+        return _verdict("bad_request", None, envelope)
     if (
         origin == "family"
         and row.kind == "model_unavailable"
@@ -68,7 +145,11 @@ def match(envelope: Envelope, requested_model: str, family: str) -> Verdict:
     ):
         # A family's own words, in a stranger's shape, about no model that we asked for.
         return Verdict(kind="unknown", scope="none", signature="foreign_shape", confidence="low")
-    if origin != "family" and _is_foreign(envelope, family, weak=row.weak or origin == "weak"):
+    if (
+        origin != "family"
+        and not (row.kind == "wrong_endpoint" and envelope.status == 404 and envelope.text)
+        and _is_foreign(envelope, family, weak=row.weak or origin == "weak")
+    ):
         return Verdict(kind="unknown", scope="none", signature="foreign_shape", confidence="low")
     kind, scope = row.kind, row.scope
     if kind in _ABOUT_MODEL:
@@ -80,9 +161,35 @@ def match(envelope: Envelope, requested_model: str, family: str) -> Verdict:
     if scope is None and envelope.relayed and family in _RELAYS and KINDS[kind].scope == "credential":
         # The account that is spent or refused is the relay's own with one upstream, not ours.
         scope = "model"
-    if kind == "rate_limited" and scope is None and origin != "family":
-        scope = _limit_scope(envelope, requested_model)
+    if kind == "rate_limited":
+        if allowance_is_spent(envelope.headers):
+            kind, scope = "quota", None
+        elif scope is None and origin != "family":
+            scope = _limit_scope(envelope, requested_model)
+    if (scope or KINDS[kind].scope) == "credential" and origin != "family":
+        kind, scope = _narrowed(kind, scope, plain, is_vague=low)
     return _verdict(kind, scope, envelope, low=low)
+
+
+_UNAVAILABLE: Final = frozenset(("overloaded", "server_error"))
+_ONE_RULE: Final = re.compile(
+    # What is refused is a model's, a tier's, or decided by a request's size: other calls of the credential go on.
+    rf"\b(?:{re.escape(models.PLAIN_ID)}\b|(?:for|to|of|on|use|using|with|call|access) (?:the |this |that )?model\b|"
+    r"(?:flex|priority|standard|default|batch|scale|service|free|enterprise|pro|premium) tier\b)"
+)
+_OF_ALL: Final = re.compile(
+    r"balance|credit|billing|payment|api[ -_]?key|invalid key|recharge|top up|suspended|deactivated"
+)
+"""Words that are about the account or the key as a whole, whatever else is named beside them."""
+
+
+def _narrowed(kind: Kind, scope: ScopeName | None, text: str, *, is_vague: bool) -> tuple[Kind, ScopeName | None]:
+    """A credential is blamed only where nothing in the text names a model, a tier or a size."""
+    if kind == "auth" and not is_vague:
+        return kind, scope
+    if not text or _ONE_RULE.search(text) is None or _OF_ALL.search(text) is not None:
+        return kind, scope
+    return ("permission_model", None) if kind == "auth" else (kind, "model")
 
 
 def _find(envelope: Envelope, family: str) -> tuple[Rule | None, str]:
@@ -92,92 +199,62 @@ def _find(envelope: Envelope, family: str) -> tuple[Rule | None, str]:
         codes = (header.partition(":")[0].rpartition("#")[2].lower(), *codes)
     # `SensitiveContentDetected.Violence` is also a `SensitiveContentDetected`.
     codes += tuple(code.partition(".")[0] for code in codes if "." in code)
-    for row in provider_rules.PROVIDER_RULES.get(family, ()):
-        if (not row.codes or not row.codes.isdisjoint(codes)) and _fits(row, envelope):
-            return row, "family"
-    if not envelope.text:
-        for name, value, status, row in provider_rules.HEADER_HABITS:
+    text, status = envelope.text, envelope.status
+    words = frozenset(_WORD.findall(text))
+    if text and (row := _FIRST.first((), text, words, status)) is not None:
+        return row, "general"
+    own = _FAMILIES.get(family)
+    if own is not None and (row := own.first(codes, text, words, status)) is not None:
+        return row, "family"
+    if not text:
+        for name, value, at, row in provider_rules.HEADER_HABITS:
             here = envelope.headers.get(name)
-            if here is not None and here.startswith(value) and status in ("", str(envelope.status)):
+            if here is not None and here.startswith(value) and at in ("", str(status)):
                 return row, "family"
-    found = _first(_GENERAL, codes, envelope) or (_first_sentence(envelope) if envelope.text else None)
+        if envelope.shape == "empty" and (habit := provider_rules.EMPTY_HABITS.get((family, status))) is not None:
+            return habit, "family"
+    found = _GENERAL.first(codes, text, words, status)
+    if found is None and text:
+        found = _SENTENCES.first((), text, words, status)
     if found is not None:
         return found, "general"
-    return _first(_WEAK, codes, envelope), "weak"
+    return _WEAK.first(codes, text, words, status), "weak"
 
 
-_Ordered = list[tuple[int, rules.Sentence]]
-
-
-def _index() -> tuple[dict[str, _Ordered], _Ordered, _Ordered]:
-    """The general sentences by their first word, those without one, and those in other scripts."""
-    by_word: dict[str, _Ordered] = {}
-    plain: _Ordered = []
-    wide: _Ordered = []
-    for order, row in enumerate(SENTENCES):
-        for parts in row.says:
-            first, blank, _ = parts[0].partition(" ")
-            if not all(part.isascii() for part in parts):
-                wide.append((order, parts))
-            elif blank and first.isalpha():
-                by_word.setdefault(first, []).append((order, parts))
-            else:
-                plain.append((order, parts))
-    return by_word, plain, wide
-
-
-_BY_WORD, _PLAIN, _WIDE = _index()
-_WORDS: Final = frozenset(_BY_WORD)
-_WORD: Final = re.compile(r"[a-z]+")
-
-
-def _first_sentence(envelope: Envelope) -> Rule | None:
-    """The first general row whose sentence is in the text: what `_fits` would find row by row, but looking only at
-    sentences whose first word is there. A sentence begins where a word begins.
-    """
-    text = envelope.text
-    orders = {order for order, parts in _PLAIN if parts[0] in text or parts[0] == MISSING}
-    for word in _WORDS.intersection(_WORD.findall(text)):
-        orders.update(order for order, parts in _BY_WORD[word] if parts[0] in text)
-    if not text.isascii():
-        orders.update(order for order, parts in _WIDE if parts[0] in text)
-    for order in sorted(orders):
-        row = SENTENCES[order]
-        if _fits(row, envelope):
-            return row
-    return None
-
-
-def _first(table: _By, codes: tuple[str, ...], envelope: Envelope) -> Rule | None:
-    best: tuple[int, Rule] | None = None
-    for code in codes:
-        for order, row in table.get(code, ()):
-            if (best is None or order < best[0]) and _fits(row, envelope):
-                best = (order, row)
-                break
-    return best[1] if best else None
-
-
-def _fits(row: Rule, envelope: Envelope) -> bool:
-    text = envelope.text
-    if row.statuses and envelope.status not in row.statuses:
+def _fits(row: Rule, text: str, status: int | None) -> bool:
+    if row.says and not any(_all_in(parts, text) for parts in row.says):
         return False
-    if row.says:
-        for parts in row.says:
-            if (parts[0] in text or parts[0] == MISSING) and all(_in(part, text) for part in parts):
-                break
-        else:
+    return _allows(row, text, status)
+
+
+def _fits_rest(row: Rule, parts: Sentence, text: str, status: int | None) -> bool:
+    """Whether a row fits whose sentence begins in the text."""
+    return (len(parts) == 1 or _all_in(parts, text)) and _allows(row, text, status)
+
+
+def _allows(row: Rule, text: str, status: int | None) -> bool:
+    if row.statuses and status not in row.statuses:
+        return False
+    for word in row.never:  # noqa: SIM110 - a generator would cost more than all of it
+        if word in text or (word[0] == "{" and _in(word, text)):
             return False
-    return not any(_in(word, text) for word in row.never)
+    return True
+
+
+def _all_in(parts: Sentence, text: str) -> bool:
+    for part in parts:  # noqa: SIM110 - as above
+        if part not in text and (part[0] != "{" or not _in(part, text)):
+            return False
+    return True
 
 
 def _in(part: str, text: str) -> bool:
-    return part in text or (part == MISSING and models.says_missing(text))
+    return part in text or (part[0] == "{" and part in _SAYS and _SAYS[part](text))
 
 
 def _is_foreign(envelope: Envelope, family: str, *, weak: bool) -> bool:
     """A 401, 403 or 404 that this family never says in this shape comes from the network in between (Rule 3)."""
-    if envelope.shape == "empty" and envelope.status == 404:
+    if envelope.shape == "empty" and envelope.status in (401, 404):
         return False
     if envelope.status not in _STRANGER_STATUSES or family not in families.PROVIDER_RULES or envelope.shape == "inside":
         return False
@@ -186,7 +263,7 @@ def _is_foreign(envelope: Envelope, family: str, *, weak: bool) -> bool:
     return weak or envelope.shape in ("html", "text", "empty")
 
 
-def _by_status(envelope: Envelope, family: str) -> Verdict:
+def _by_status(envelope: Envelope, family: str, text: str) -> Verdict:
     status = envelope.status
     if status is not None and 200 <= status < 300:
         status = envelope.body_status
@@ -202,6 +279,10 @@ def _by_status(envelope: Envelope, family: str) -> Verdict:
         return _verdict("unknown", None, envelope, low=True)
     kind, low = rules.STATUS[status]
     scope = _limit_scope(envelope, "") if kind == "rate_limited" else None
+    if kind == "rate_limited" and allowance_is_spent(envelope.headers):
+        kind = "quota"
+    if kind == "auth":
+        kind, scope = _narrowed(kind, scope, text, is_vague=True)
     return _verdict(kind, scope, envelope, low=low)
 
 
@@ -224,7 +305,10 @@ def _limit_scope(envelope: Envelope, requested_model: str) -> ScopeName | None:
 def _verdict(
     kind: Kind, scope: ScopeName | None, envelope: Envelope, *, signature: str | None = None, low: bool = False
 ) -> Verdict:
-    wait, said_in = retry_after(envelope.headers, envelope.doc, envelope.text) if kind in _HINTED else (None, None)
+    wait, said_in = None, None
+    if kind in _HINTED:
+        windows = KINDS[kind].group == "throttle"
+        wait, said_in = retry_after(envelope.headers, envelope.doc, envelope.text, windows=windows)
     return Verdict(
         kind=kind,
         scope=scope or KINDS[kind].scope,

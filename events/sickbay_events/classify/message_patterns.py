@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from .rules import MISSING, Rule, rule
+from .rules import FEATURE_GONE, MISSING, MODEL_ID, OTHER, Rule, rule
 
 SENTENCES: Final[tuple[Rule, ...]] = (
+    rule("bad_request", says=OTHER, at=(400, 404, 410, 422)),
+    rule("bad_request", says=FEATURE_GONE, at=(400, 404, 410, 422)),
     rule(
         "bad_request",
         says="""
@@ -53,6 +55,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         "network",
         says="upstream connect error | connect timeout | dns cache overflow | name resolution failed",
     ),
+    rule("network", says="fetch failed", at=(500, 502, 503, 504, 520)),
     rule(
         "rate_limited",
         says="userbyminute | trial key & minute",
@@ -99,6 +102,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         says="""
         context length | context_length | context window | context size | context limit | maximum context
         max context | context the overflows | prompt is too long | prompt too long | prompt tokens too long
+        must have less than & tokens | must have fewer than & tokens | must be less than & tokens
         input is too long | input too long | input token length too long | prompt exceeds max | prompt 超长
         input length & exceed | input length & maximum
         input token count
@@ -190,6 +194,16 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule(
         "permission_model",
         says="""
+        not shared with the account | not shared with account | not shared with your | not been shared with
+        missing resource entry | not in the allowlist | not in the allow list | not in the allow-list
+        model & not allowed for & key
+        sign in to use & model | signed in to use & model | sign in to access & model | sign up to use & model
+        log in to use & model | logged in to use & model | login to use & model | login required & model""",
+        never="does not exist or | not found, make",
+    ),
+    rule(
+        "permission_model",
+        says="""
         not authorized to access model | not authorized to access this model | not authorized to use model
         not authorized to use this model | not authorized to invoke this model | not authorized to call this model
         not allowed to access model | not allowed to access this model
@@ -233,6 +247,9 @@ SENTENCES: Final[tuple[Rule, ...]] = (
     rule(
         "wrong_endpoint",
         says="""
+        unsupported & compatibility mode | not supported & compatibility mode | not support & compatibility mode
+        not supported & compatible mode | unsupported & compatible endpoint | unsupported & compatible api
+        page could not be found | page you are looking for | page you requested
         unknown request url | invalid url | page not found | method not allowed | cannot post / | cannot get /
         no route matched | no matching route | route not found | unknown route | no static resource
         no handler found | no such endpoint | unknown endpoint | unexpected endpoint | endpoint not found
@@ -298,6 +315,7 @@ SENTENCES: Final[tuple[Rule, ...]] = (
         " | on-demand throughput isn't supported | support on-demand throughput"
         " | dedicated endpoint & not running | unable to access model & list of supported models",
     ),
+    rule("model_unavailable", says=MODEL_ID, at=(400, 404, 422), weak=True),
     rule(
         "malformed_output",
         says="""

@@ -70,7 +70,7 @@ _PHRASES: Final = (
     "is not a model",
     "model identifier is invalid", "deployment for this resource does not exist",
     "supported api model names are", "allowed now, your model", "model disabled.",
-    "unavailable for free", "model requires more system memory", "model_not_found", "no deployments found for",
+    "unavailable for free", "model_not_found", "no deployments found for",
     "repository not found for url", "no available channel for model", "no available channels for model",
     "llm provider not provided", "is not found for api", "model is not a valid", "no models loaded",
 )  # fmt: skip

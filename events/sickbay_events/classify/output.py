@@ -66,8 +66,12 @@ def judge_output(
     client_capped: bool | None = None,
     raw: bytes | None = None,
     content_type: str = "",
+    complete: bool | None = None,
 ) -> Verdict:
     """Judge the text of one answer (Rule 3). Never raises; reads at most 64 KiB of text and of bytes.
+
+    `complete` False says that the text is of a stream that had no end mark: without a finish reason either it was
+    cut off, so it is `truncated`. True says that it was whole, None that nothing is known.
 
     `raw` is the body as received and `content_type` its header: with them, damage that is not in the bytes is
     `own_decoding`. `prompt_ascii` says whether the prompt was pure ASCII (None: not known), `client_capped` whether
@@ -87,6 +91,7 @@ def judge_output(
             reasoning=_bounded(reasoning_text),
             refusal=_bounded(refusal),
             client_capped=client_capped,
+            is_cut=complete is False and not finish_reason,
         )
     except Exception:  # noqa: BLE001 - total by contract: what nobody foresaw is "cannot tell", and changes nothing
         return Verdict(kind="unknown", scope="none", checkable=False, confidence="low")
@@ -115,6 +120,7 @@ def judge_text(
     reasoning: str,
     refusal: str,
     client_capped: bool | None,
+    is_cut: bool = False,
 ) -> Verdict:
     """`judge_output` without its safety net; `finish` in lower case."""
     if refusal.strip():
@@ -136,6 +142,8 @@ def judge_text(
     damaged = _damage(visible, source)
     if damaged is not None:
         return damaged
+    if is_cut:
+        return _says("truncated", signature="no_end_of_stream")
     if capped:
         return _says("ok", checkable=False, signature="capped")
     if source.prompt_ascii and damage.other_script(visible):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
+from .envelope import read_json
+
 Json: TypeAlias = Any
 
 _ANSWER_KEYS: Final = frozenset(
@@ -20,11 +22,18 @@ _TOOL_WORDS: Final = ("tool", "function_call", "_call", "code_interpreter", "com
 class ResponseReader:
     """What has been read of one answer so far."""
 
-    __slots__ = ("_reasoning", "_texts", "done", "events", "finish", "known", "opaque", "refusal", "tools")
+    __slots__ = (
+        "_arguments", "_reasoning", "_texts", "done", "events", "finish", "is_denied", "known", "opaque", "refusal",
+        "tools",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._reasoning: list[str] = []
+        self._arguments: dict[Json, str] = {}
+        """What each tool call is given, as JSON in text; by its place."""
+        self.is_denied = False
+        """A gateway's own check refused the call: the text is the gateway's."""
         self.refusal = ""
         self.finish: str | None = None
         self.tools = False
@@ -44,10 +53,17 @@ class ResponseReader:
         """What the model thought aloud."""
         return "".join(self._reasoning)
 
+    @property
+    def cut_arguments(self) -> bool:
+        """Whether the arguments of a tool call are no whole JSON."""
+        return any(text.strip() and read_json(text) is None for text in self._arguments.values())
+
     def absorb(self, document: Json) -> Json:
         """Take in one JSON value, whole body or stream event. Gives the error in it, or None."""
         if not isinstance(document, dict):
             return None
+        if "hook_results" in document and _is_denied(document["hook_results"]):
+            self.is_denied = True
         choices = document.get("choices")
         if choices and isinstance(choices, list) and not document.get("error") and "base_resp" not in document:
             # By far the most frequent: one chunk of a chat completion.
@@ -98,8 +114,19 @@ class ResponseReader:
             self.refusal += refusal
         if message.get("tool_calls") or message.get("function_call"):
             self.tools = True
+            self._calls(message.get("tool_calls") or [{"function": message.get("function_call")}])
         if message.get("audio") or message.get("images"):
             self.opaque = True
+
+    def _calls(self, calls: Json) -> None:
+        for place, call in enumerate(calls[:16] if isinstance(calls, list) else ()):
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict):
+                self._argument(call.get("index", place), function.get("arguments"))
+
+    def _argument(self, place: Json, piece: Json) -> None:
+        if isinstance(piece, str) and isinstance(place, int | str):
+            self._arguments[place] = self._arguments.get(place, "") + piece
 
     def _content(self, content: Json) -> None:
         if isinstance(content, str):
@@ -161,6 +188,7 @@ class ResponseReader:
         delta = document.get("delta")
         if isinstance(delta, dict):
             self._stop(delta.get("stop_reason") or delta.get("finish_reason"))
+            self._argument(document.get("index"), delta.get("partial_json"))
             for key, parts in (("text", self._texts), ("thinking", self._reasoning)):
                 if isinstance(delta.get(key), str):
                     parts.append(delta[key])
@@ -187,6 +215,7 @@ class ResponseReader:
                 self._reasoning.append(delta)
             elif "_call" in kind:
                 self.tools = True
+                self._argument(document.get("output_index"), delta)
         item = document.get("item")
         if isinstance(item, dict) and str(item.get("type", "")).endswith("_call"):
             self.tools = True
@@ -208,6 +237,8 @@ class ResponseReader:
             kind = str(item.get("type", "")) if isinstance(item, dict) else ""
             if kind.endswith("_call"):
                 self.tools = True
+                if with_text:
+                    self._argument(len(self._arguments), item.get("arguments"))
             elif kind == "reasoning":
                 self._reasoning.append("." if item.get("summary") or item.get("content") else "")
             elif kind == "message" and with_text:
@@ -302,6 +333,15 @@ class ResponseReader:
                 if isinstance(item, dict) and isinstance(item.get("outputText") or item.get("generated_text"), str):
                     self.known = True
                     self._texts.append(item.get("outputText") or item["generated_text"])
+
+
+def _is_denied(hooks: Json) -> bool:
+    """Whether one of a gateway's hooks refused the call, unless it says that it let it pass."""
+    if isinstance(hooks, dict):
+        return any(_is_denied(group) for group in hooks.values())
+    return isinstance(hooks, list) and any(
+        isinstance(hook, dict) and hook.get("verdict") is False and hook.get("deny") is not False for hook in hooks[:16]
+    )
 
 
 def error_in(document: dict[str, Json]) -> Json:

@@ -42,6 +42,8 @@ _KEYS: Final = (
     ("resets_in_seconds", 1.0), ("reset_in_seconds", 1.0), ("reset_seconds", 1.0), ("retry_after_secs", 1.0),
     ("resets_at", 1.0), ("reset_at", 1.0), ("x-ratelimit-reset", 1.0), ("retry_in", 1.0), ("wait_seconds", 1.0),
 )  # fmt: skip
+_WINDOW_KEY: Final = "x-ratelimit-reset"
+"""A window's header that a relay passes on in its body."""
 _RETRY_HEADERS: Final = (("retry-after-ms", 0.001), ("x-ms-retry-after-ms", 0.001), ("x-retry-after-ms", 0.001),
                          ("retry-after", 1.0), ("x-retry-after", 1.0), ("x-ratelimit-retry-after", 1.0))  # fmt: skip
 
@@ -51,21 +53,22 @@ _CLOCK: Final = re.compile(
 )
 
 
-def retry_after(headers: Mapping[str, str], doc: Json, text: str) -> Hint:
-    """Seconds to wait and where that was said; headers by lower-case name, text in lower case."""
+def retry_after(headers: Mapping[str, str], doc: Json, text: str, *, windows: bool = True) -> Hint:
+    """Seconds to wait and where that was said; headers by lower-case name, text in lower case.
+
+    `windows`: a rate limit's window that its own status, remaining or utilization calls spent says when, too. It
+    says nothing about a fault.
+    """
     now = _moment(headers.get("date", ""))
     for name, unit in _RETRY_HEADERS:
         if name in headers and (wait := _seconds(headers[name], unit, now)) is not None:
             return _bounded(wait), "header"
-    exhausted, other = _resets(headers, now)
-    if exhausted is not None:
-        return _bounded(exhausted), "header"
-    said = _in_json(doc, now, 0)
+    if windows and (spent := _resets(headers, now)) is not None:
+        return _bounded(spent), "header"
+    said = _in_json(doc, now, 0, windows=windows)
     if said is None:
         said = _in_text(text, now)
-    if said is not None:
-        return _bounded(said), "body"
-    return (_bounded(other), "header") if other is not None else (None, None)
+    return (_bounded(said), "body") if said is not None else (None, None)
 
 
 def _bounded(wait: float) -> float:
@@ -135,43 +138,73 @@ def _duration(text: str) -> float | None:
     return total if found else None
 
 
-def _resets(headers: Mapping[str, str], now: float | None) -> tuple[float | None, float | None]:
-    """(the longest wait among exhausted windows, the longest of windows that do not say what remains)."""
-    exhausted: float | None = None
-    other: float | None = None
+_SPENT_STATUSES: Final = frozenset(("rejected", "exceeded", "exhausted", "blocked", "limited", "throttled", "spent"))
+_ALLOWANCE: Final = "anthropic-ratelimit-unified-"
+"""What these windows count is an allowance of hours or days, and no rate."""
+
+
+def allowance_is_spent(headers: Mapping[str, str]) -> bool:
+    """Whether the account's allowance, as its windows tell, refused the call. Overage is not the allowance."""
+    return any(
+        headers.get(f"{_ALLOWANCE}{window}status", "").lower() in _SPENT_STATUSES for window in ("", "5h-", "7d-")
+    )
+
+
+def _resets(headers: Mapping[str, str], now: float | None) -> float | None:
+    """The longest wait among windows that are spent by their own account. One of several windows is preferred to
+    what sums them up.
+    """
+    spent: float | None = None
+    summed: float | None = None
     for name, value in headers.items():
         if "reset" not in name or "limit" not in name:
             if name == "ratelimit" and "reset=" in value + value.replace("t=", "reset="):
                 pairs = dict(_PAIR.findall(value))
                 if pairs.get("r") == "0" and "t" in pairs:
-                    exhausted = max(exhausted or 0.0, float(pairs["t"]))
+                    spent = max(spent or 0.0, float(pairs["t"]))
             continue
-        if (wait := _seconds(value, 1.0, now)) is None:
+        if "overage" in name or not _is_spent(headers, name, "reset") or (wait := _seconds(value, 1.0, now)) is None:
             continue
-        remaining = headers.get(name.replace("reset", "remaining"), "")
-        if remaining and remaining.partition(".")[0].lstrip("0") == "" and remaining[0] == "0":
-            exhausted = max(exhausted or 0.0, wait)
-        elif (not remaining or remaining.startswith("-")) and wait > 0:
-            other = max(other or 0.0, wait)
-    return exhausted, other
+        if name == f"{_ALLOWANCE}reset":
+            summed = wait
+        else:
+            spent = max(spent or 0.0, wait)
+    return spent if spent is not None else summed
 
 
-def _in_json(node: Json, now: float | None, depth: int) -> float | None:
+def _is_spent(window: Mapping[str, Any], name: str, word: str) -> bool:
+    """Whether the fields beside a window's reset say that nothing of it is left."""
+
+    def beside(field: str) -> str:
+        return str(window.get(name.replace(word, field), "")).strip().lower()
+
+    if beside("status") in _SPENT_STATUSES:
+        return True
+    try:
+        remaining, used = beside("remaining"), beside("utilization")
+        return (remaining != "" and float(remaining) == 0) or (used != "" and float(used) >= 1)
+    except ValueError:
+        return False
+
+
+def _in_json(node: Json, now: float | None, depth: int, *, windows: bool) -> float | None:
     if depth > 6:
         return None
     if isinstance(node, list):
         for item in node[:8]:
-            if (wait := _in_json(item, now, depth + 1)) is not None:
+            if (wait := _in_json(item, now, depth + 1, windows=windows)) is not None:
                 return wait
         return None
     if not isinstance(node, dict) or len(node) > 64:
         return None
     low = {key.lower(): value for key, value in node.items()}
     for key, unit in _KEYS:
-        if key in low and (wait := _seconds(low[key], unit, now)) is not None:
+        if key not in low or (wait := _seconds(low[key], unit, now)) is None:
+            continue
+        if key != _WINDOW_KEY or (windows and _is_spent(low, key, "reset")):
             return wait
     for value in node.values():
-        if isinstance(value, dict | list) and (wait := _in_json(value, now, depth + 1)) is not None:
+        if isinstance(value, dict | list) and (wait := _in_json(value, now, depth + 1, windows=windows)) is not None:
             return wait
     return None
 

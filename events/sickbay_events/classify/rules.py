@@ -64,6 +64,13 @@ def _sentences(text: str) -> tuple[Sentence, ...]:
 MISSING: Final = "{model missing}"
 """Stands in a sentence for `models.says_missing`: the text says that a model does not exist."""
 
+OTHER: Final = "{other resource missing}"
+FEATURE_GONE: Final = "{feature gone}"
+FORM: Final = "{form of the request}"
+OVER_LIMIT: Final = "{asks over the limit}"
+MODEL_ID: Final = "{model parameter refused}"
+"""Stand likewise for the questions of subjects.py."""
+
 THERE: Final = (
     "have access to model | be verified | subscription | currently unavailable | not support | new users | region"
     " | country | for this account | for this request | not allowed by | organization policy | not approved for"
@@ -87,7 +94,8 @@ CODES: Final[tuple[Rule, ...]] = (
         "for this request | on /v1/ | in the v1/ | in v1/ | this endpoint | this route | transcription"
         " | support embedding | support chat | support completion | support & /v1/ | not a chat model"
         " | support & endpoint | this api | for format | cannot be used with | can only be used with"
-        " | not supported & completions api | not supported & responses api",
+        " | not supported & completions api | not supported & responses api | compatibility mode | compatible mode"
+        " | compatible endpoint | compatible api",
         never="does not exist",
     ),
     rule(
@@ -123,6 +131,7 @@ CODES: Final[tuple[Rule, ...]] = (
         " user_model_access_denied org_model_access_denied project_model_access_denied model_access_denied"
         " model.accessdenied modelnotopen model_not_allowed invalidendpointormodel.modelidaccessdisabled"
         " model_not_enabled model_terms_required model_access_restricted model_forbidden model_not_activated"
+        " model_blocked provider_blocked paid_model_auth_required model_auth_required model_login_required"
         " model_restricted modelaccessdenied no_model_access model_permission_denied accessdenied.unpurchased",
     ),
     # A text as long as a book is the prompt; an id or a name that is too long is a parameter.
@@ -228,8 +237,11 @@ CODES: Final[tuple[Rule, ...]] = (
     ),
 )
 
+_REQUEST_CODES: Final = "invalid_request_error invalid_request bad_request badrequest validation_error invalid_argument"
+
 WEAK_CODES: Final[tuple[Rule, ...]] = (
     # A code so vague that every sentence above goes before it.
+    rule("bad_request", _REQUEST_CODES, FORM, at=(500, 502, 503, 529)),
     rule(
         "auth",
         "authentication_error authenticationerror unauthorized unauthenticated permission_error permission_denied"

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from sickbay_events import provider_of
+from sickbay_events import NameRefused, provider_of
 
 from ..invalid import InvalidValue
 from .calls import ERRORS, Call, RowRefused
@@ -140,7 +140,10 @@ def provider(value: Any, setup: Setup) -> str:
     """A provider's name of a URL, a host or a label, by the name that the command line gives it."""
     text = text_of(value)
     base, mark, alias = text.partition("#") if "://" in text else (text, "", "")
-    name = (provider_of(base) if "://" in base else base) + mark + alias
+    try:
+        name = (provider_of(base) if "://" in base else base) + mark + alias
+    except NameRefused as error:
+        raise RowRefused("provider", error.accepted) from error
     return setup.rename.get(name, setup.rename.get(text, name))
 
 

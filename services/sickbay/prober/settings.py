@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from sickbay_events import NameRefused, Target, provider_of
-from sickbay_events.names import at_machine
+from sickbay_events.names import at_machine, checked_key
 from sickbay_events.redact import MARK, looks_secret
 
 from ..invalid import InvalidValue
@@ -132,9 +132,9 @@ def made_probe(
     if "@" in url.netloc:
         raise InvalidValue(f"{path}base_url", MARK, "a URL without user and password")
     headers = {**_OWN_HEADERS.get(one.family, {}), **_resolved(one.headers, f"{path}headers", environ)}
-    target = Target(at_machine(one.provider or provider_of(one.base_url), machine), one.model)
     try:
-        _ = target.key
+        target = Target(at_machine(one.provider or provider_of(one.base_url), machine), one.model)
+        _ = checked_key(target.provider, target.model)
     except NameRefused as error:
         raise InvalidValue(f"{path}{error.field}", error.value[:80], error.accepted) from error
     base = one.base_url.rstrip("/")

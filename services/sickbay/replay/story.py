@@ -27,7 +27,7 @@ from sickbay_events import (
     TargetHeld,
     rfc3339,
 )
-from sickbay_events.codec import POLICY_SUBJECT, override_subject, read_subject
+from sickbay_events.codec import POLICY_SUBJECT, read_subject
 from sickbay_events.kinds import KINDS
 from sickbay_projections import Fleet
 
@@ -86,7 +86,7 @@ def subjects(scope: Scope) -> tuple[str, ...]:
     """What to read: the scope's own outcomes and probes, overrides of it and of what is around it, the policy."""
     below = scope.key if scope.model is not None else f"{scope.key}.>"
     around = {Scope(scope.host).key, Scope(scope.host, scope.alias).key, scope.key}
-    overrides = sorted(override_subject(Scope.of_key(key)) for key in around)
+    overrides = sorted(f"sickbay.override.{key}" for key in around)
     return (f"{OUTCOME_PREFIX}*.{below}", f"{PROBE_PREFIX}*.{below}", *overrides, POLICY_SUBJECT)
 
 

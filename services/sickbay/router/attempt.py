@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -121,6 +122,8 @@ class Attempt:
         self._is_stream = options.stream
         self._trial: Trial | None = None
         self._seen = (0, 0)
+        self._before: BaseException | None = None
+        """What was being handled when it was entered: an error of another call."""
         self._began_s = self._ended_s = 0.0
         self._ttft_s: float | None = None
         self._status: int | None = None
@@ -145,8 +148,13 @@ class Attempt:
         raw: bytes | None = None,
         content_type: str = "",
         status: int | None = None,
+        complete: bool | None = None,
     ) -> Verdict:
-        """Judge the text of an answer whose envelope the caller has read, such as a stream put together."""
+        """Judge the text of an answer whose envelope the caller has read, such as a stream put together.
+
+        A stream without a finish reason was cut off and is `truncated`, unless `complete` says that it was whole: its
+        end mark came.
+        """
         self._status = status if status is not None else self._status
         if content_type:
             self._charset = _charset(content_type)
@@ -161,6 +169,7 @@ class Attempt:
                 client_capped=self._options.client_capped,
                 raw=raw,
                 content_type=content_type,
+                complete=False if complete is None and self._is_stream else complete,
             )
         )
 
@@ -229,6 +238,7 @@ class Attempt:
         return decision.trial and not self._options.forced
 
     def _begin(self, decision: Decision, trial: Trial | None) -> Self:
+        self._before = sys.exception()
         if not decision.allowed and trial is None and not self._options.forced:
             self.decision = decision
             raise Held(self.target, decision)
@@ -256,7 +266,7 @@ class Attempt:
                 self._host.finish(self.target, self.outcome, self._seen[1], self._trial)
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
             _log.exception("an attempt could not be recorded")
-        self._text = b""
+        self._text, self._before = b"", None
         notify(self._host.hooks, "left", self)
 
     async def __aenter__(self) -> Self:
@@ -291,18 +301,23 @@ class Attempt:
             if verdict is None or raised.kind != "unknown":
                 verdict = raised
         verdict = verdict or UNCHECKED
-        if verdict.kind == "cancelled" and self._ttft_s is None and took_s > self._host.impatience_s:
-            # Given up after a long wait for nothing: too slow (Rule 3).
+        is_own_end = verdict.signature == "aborted" and self.limit_s is not None and took_s >= self.limit_s
+        if verdict.kind == "cancelled" and self._ttft_s is None and (is_own_end or took_s > self._host.impatience_s):
+            # Given up after a long wait for nothing, or at the call's own limit: too slow (Rule 3).
             return Verdict(kind="timeout", scope="model", signature="cancelled")
         return verdict
 
     def _of_exception(self, error: BaseException) -> Verdict:
         try:
-            answer = answer_of(error)
+            answer = answer_of(error, self._before)
             if answer is not None:
                 self._note(answer.status, answer.headers, answer.body)
-                return self._classify(answer.status, answer.headers, answer.body)
-            fault = fault_of(error)
+                verdict = self._classify(answer.status, answer.headers, answer.body)
+                if answer.is_frame and verdict.kind == "unknown" and self._ttft_s is not None:
+                    # One that says nothing, after the answer had begun, is the server's.
+                    return Verdict(kind="server_error", scope="model", code=verdict.code)
+                return verdict
+            fault = fault_of(error, self._before)
         except Exception:  # noqa: BLE001 - foreign exception classes may do anything when looked at
             return UNKNOWN
         if fault is None:

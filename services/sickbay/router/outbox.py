@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from sickbay_events import KINDS, CallAnswered, CallOutcome, CallsRefused, NameRefused, ProbeResult, Target
+from sickbay_events.names import checked_key
 from sickbay_events.outcome import CODE_CHARS_MAX, DETAIL_CHARS_MAX, RETRY_AFTER_S_MAX
 
 WINDOW: Final = 1000
@@ -97,7 +98,7 @@ def _check_target(target: Target) -> None:
             "target.model" if not target.model else "target.provider", "a name that is not empty is required"
         )
     try:
-        _ = target.key, f"{target.provider}{target.model}".encode()
+        _ = checked_key(target.provider, target.model), f"{target.provider}{target.model}".encode()
     except (NameRefused, UnicodeEncodeError) as error:
         raise NotReportable("target", str(error)) from error
 

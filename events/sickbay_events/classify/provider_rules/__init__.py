@@ -24,3 +24,8 @@ HEADER_HABITS: Final[tuple[tuple[str, str, str, Rule], ...]] = (
     ("x-concurrent-limit-dimension", "", "429", rule("rate_limited")),
     ("x-ratelimit-remaining", "0", "429", rule("rate_limited", scope="credential")),
 )
+
+EMPTY_HABITS: Final[dict[tuple[str, int | None], Rule]] = {
+    # (family, status): what an answer without any body means there.
+    ("cerebras", 400): rule("context_length", weak=True),
+}

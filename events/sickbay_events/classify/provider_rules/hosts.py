@@ -52,8 +52,9 @@ HOSTS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("permission_model", "", "function & not found for account | function & not found"),
         rule("model_unavailable", "", "reached its end of life | end of life | no longer available", never=THERE),
         rule("quota", "", "credits expired | cloud credits"),
+        # Its answer to an id that it does not know.
+        rule("model_unavailable", "", "404 page not found", at=(404,)),
         rule("wrong_endpoint", "", "page not found"),
-        rule("permission_model", "", "authorization failed", at=(403,), never="key"),
     ),
     "perplexity": (
         rule("model_unavailable", "invalid_model", never=THERE),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..rules import MISSING, THERE, Rule, rule
+from ..rules import MISSING, OTHER, THERE, Rule, rule
 
 MAKERS: Final[dict[str, tuple[Rule, ...]]] = {
     "openai": (
@@ -14,7 +14,8 @@ MAKERS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("rate_limited", "slow_down", at=(429,), scope="credential"),
         # Its limits are a model's in an organisation; the name may be an alias of the one asked for.
         rule("rate_limited", "rate_limit_exceeded", "rate limit reached for & in organization"),
-        rule("content_filter", "invalid_prompt"),
+        rule("content_filter", "invalid_prompt", "policy | policies | flagged | safety | violat | usage"),
+        rule("bad_request", "invalid_prompt"),
         rule("context_length", "rate_limit_exceeded tokens", "request too large"),
         rule("bad_request", "", "item with id | items are not persisted | previous response with id | no tool output found"),
         rule("bad_request", "", "does not exist & vector store | no file found | no such file | no thread found"),
@@ -28,7 +29,6 @@ MAKERS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("auth", "permissiondenied", "lacks the required data action | principal"),
         rule("auth", "401", "access denied due to | subscription key"),
         rule("auth", "", "resource has been temporarily blocked"),
-        rule("auth", "", "public access is disabled | virtual network | firewall rules"),
         rule("overloaded", "nocapacity", ""),
         rule("model_unavailable", "modeldeprecated deprecatedmodel servicemodeldeprecated servicemodeldeprecating"),
         rule("wrong_endpoint", "", "for api versions | api version not supported | api version is not supported"),
@@ -54,6 +54,7 @@ MAKERS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("bad_request", "", "fast mode | long context requests | long context beta"),
         rule("quota", "rate_limit_error", "credits are required for this model", scope="model"),
         rule("quota", "", "credit balance | spend limit | usage limit"),
+        rule("bad_request", "not_found_error", OTHER),
         rule("model_unavailable", "not_found_error", "model:", never="not found | not available | expected", at=(200, 400, 404)),
         rule("model_unavailable", "not_found_error", MISSING, never="insufficient | credits | maintenance"),
         rule("model_unavailable", "not_found_error", "is not available & please use | requested model does not"),
@@ -74,6 +75,7 @@ MAKERS: Final[dict[str, tuple[Rule, ...]]] = {
     ),
     "google_gemini": (
         rule("wrong_endpoint", "", "error 404 (not found) | was not found on this server", at=(404,)),
+        rule("bad_request", "not_found", OTHER),
         rule("bad_request", "", "cachedcontent | cached content | file & permission | you do not have permission to access the file"),
         rule("auth", "", "location is not supported | not available in your country"),
         rule("server_error", "failed_precondition", "being provisioned"),
@@ -99,6 +101,7 @@ MAKERS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("bad_request", "failed_precondition", "", at=(400,), never="billing | enable | location | too long"),
     ),
     "vertex": (
+        rule("bad_request", "not_found", OTHER),
         rule("wrong_endpoint", "", "error 404 (not found) | was not found on this server", at=(404,)),
         rule("permission_model", "", "publisher model & not available in region | is not available in region"),
         rule("permission_model", "", "not servable in region | is not allowed to use publisher model"),

@@ -21,7 +21,7 @@ SERVERS: Final[dict[str, tuple[Rule, ...]]] = {
         rule("model_unavailable", "", "try pulling it"),
         rule("bad_request", "", "model is required | invalid model name"),
         # This host cannot load it, and will not be able to in a minute.
-        rule("model_unavailable", "", "requires more system memory | unable to load model | error loading model"),
+        rule("model_unavailable", "", "unable to load model | error loading model"),
         rule("server_error", "", "model runner has | runner process"),
         rule("overloaded", "", "server busy | loading model"),
         rule("quota", "", "usage limit"),
@@ -30,7 +30,6 @@ SERVERS: Final[dict[str, tuple[Rule, ...]]] = {
     "lmstudio": (
         rule("wrong_endpoint", "", "unexpected endpoint or method"),
         rule("model_unavailable", "", "model does not exist | no models loaded", never="not authorized | in request"),
-        rule("model_unavailable", "", "insufficient system resources"),
         rule("overloaded", "", "failed to load model"),
         rule("model_unavailable", "", "multiple models are loaded | model unloaded", never="multiple"),
         rule("server_error", "", "model has crashed | model crashed | channel error"),
