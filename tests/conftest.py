@@ -15,12 +15,12 @@ from sickbay.bus.connect import connect_client
 from sickbay.service.services import Services
 from upstream import upstream  # noqa: F401 - a fixture is used by its name
 
-# Whoever runs the tests in the background may have SIGINT ignored, which children inherit: then Ctrl-C could not
-# be tried. With a handler here, a child begins with the default.
+# In the background SIGINT may be ignored, which children inherit, and Ctrl-C could not be tried. With a handler
+# here a child begins with the default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-LONG_FIRST = ("test_runbook", "test_compose_topology", "test_reporter_outage", "test_page")
+LONG_FIRST = ("test_runbook", "test_compose_topology", "test_reporter_outage", "test_page", "test_trials")
 """Modules with tests that wait for long: begun last, they would leave the other workers idle at the end."""
 
 

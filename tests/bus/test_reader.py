@@ -342,7 +342,8 @@ async def test_a_caller_that_sleeps_longer_than_the_silence_limit_is_not_cut_off
     """A caller that does not ask for items for a while must not mistake its own pause for the server's."""
     monkeypatch.setattr(feed_module, "BATCH", 10)
     monkeypatch.setattr(feed_module, "QUEUE_BYTES", 10)
-    monkeypatch.setattr(reader_module, "SILENCE_S", patience(0.4))
+    silence_s = min(patience(0.4), 1.0)
+    monkeypatch.setattr(reader_module, "SILENCE_S", silence_s)
     monkeypatch.setattr(feed_module, "HEARTBEAT_S", 0.1)
     await make_stream(nats_client)
     await publish(nats_client, 1, 200)
@@ -352,7 +353,7 @@ async def test_a_caller_that_sleeps_longer_than_the_silence_limit_is_not_cut_off
         assert not isinstance(event, Interrupted), event
         if isinstance(event, Chunk):
             if not seen:
-                await asyncio.sleep(patience(1.0))
+                await asyncio.sleep(2 * silence_s)
             seen += event.seqs
             if seen[-1] == 200:
                 break

@@ -311,16 +311,13 @@ def test_a_log_line_for_each_hold_and_release(nats_server: NatsServer, serve: St
     assert served.end()[0] == 0
 
 
-def test_a_loopback_provider_is_named_as_this_machine_names_it(serve: Callable[..., Serve], tmp_path: Path) -> None:
+def test_a_loopback_provider_is_named_as_this_machine_names_it(shared: str) -> None:
     """Routers add their machine's name to a loopback host, so an operator's act without one would reach nobody."""
-    folder = str(tmp_path / "data")
-    serve("--data", folder).ready()
     said = {"SICKBAY_MACHINE": "box-7"}
-    held = sickbay(
-        "hold", "http://localhost:11434/v1", "m", "--reason", "moved", "--for", "5m", "--data", folder, environment=said
-    )
+    act = ("hold", "http://localhost:11434/v1", "m", "--reason", "moved", "--for", "5m")
+    held = sickbay(*act, "--data", shared, environment=said)
     assert held.returncode == 0 and "localhost:11434 is localhost:11434@box-7 in the log" in held.stderr
-    explained = sickbay("explain", "localhost:11434@box-7", "m", "--data", folder, environment=said)
+    explained = sickbay("explain", "localhost:11434@box-7", "m", "--data", shared, environment=said)
     assert "held_by_operator" in explained.stdout and explained.stderr == ""
 
 
