@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sickbay_events.classify import judge_output
 from sickbay_events.classify.output import DamageEvidence, judge_text
 from sickbay_events.kinds import KINDS
+from waiting import patience
 
 CORRECT = {
     "Portuguese": "A missão da organização é garantir que não haja exclusão: «são coisas às quais não atenção»… AMANHÃ, disse o capitão — coração, pão, irmã.",
@@ -319,4 +320,4 @@ def test_64_kib_of_text_take_no_longer_than_20_ms(text: str) -> None:
         begun = time.perf_counter()
         judge(text)
         best = min(best, time.perf_counter() - begun)
-    assert best < 0.02
+    assert best < patience(0.02)
