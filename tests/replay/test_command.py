@@ -180,7 +180,7 @@ def test_odd_files(known: tuple[KnownLog, Path], tmp_path: Path) -> None:
     for content, says in (
         (lines[1] + lines[0], "line 2: sequence 1 after 2"),
         (b"SQLite format 3\x00\x01\x02\n" + lines[0], "line 1"),
-        (lines[0] + b'{"seq":2}\n' + lines[2], "Object missing required field"),
+        (lines[0] + b'{"seq":2}\n' + lines[2], "line 2: Object missing required field"),
         (lines[0] + lines[1].replace(b"2026-", b"26-"), "line 2"),
     ):
         done = run(content)
