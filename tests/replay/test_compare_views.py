@@ -227,7 +227,7 @@ async def test_beside_nothing_is_refused(tmp_path: Path) -> None:
     )
     assert done.returncode == 1 and "nothing to be beside" in done.stderr
     done = await asyncio.to_thread(command, "verify", "--view", "a.b", "--nats", "nats://127.0.0.1:1")
-    assert done.returncode == 2 and "view 'a.b' is not accepted" in done.stderr
+    assert done.returncode == 2 and "view: 'a.b' is not accepted" in done.stderr
 
 
 def test_snapshots_of_another_kind_do_not_push_each_other_out() -> None:

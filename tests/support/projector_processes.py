@@ -314,10 +314,10 @@ async def main(url: str, name: str, options: dict[str, Any]) -> None:
     from sickbay.control import lag as acts_module
     from sickbay.projector import Projector
     from sickbay.projector import loop as loop_module
-    from sickbay.projector import maintenance as keeper_module
+    from sickbay.projector import maintenance as maintenance_module
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s " + name + " %(message)s")
-    places = {"SNAPSHOT_EVENTS": keeper_module, "LOOK_EVERY_S": keeper_module, "MARK_EVERY": loop_module}
+    places = {"SNAPSHOT_EVENTS": maintenance_module, "LOOK_EVERY_S": maintenance_module, "MARK_EVERY": loop_module}
     places |= {"ACTS_EVERY_S": acts_module, "WAIT_MAX_S": acts_module}
     for constant, module in places.items():
         if constant in options:

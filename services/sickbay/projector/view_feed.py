@@ -27,7 +27,7 @@ _checkpoints: Final = msgspec.json.Decoder(Checkpoint)
 class ProjectorView(ViewFeed):
     """A view's map, and the checkpoint in it.
 
-    loaded       what stands in `map` is what stands in the bucket; if not, the keeper loads it again
+    loaded       what stands in `map` is what stands in the bucket; if not, the maintenance loads it again
     moved_s      when (monotonic clock) the checkpoint was last seen to move
     on_changes   gets what is new, in the loop, as it arrives
     """

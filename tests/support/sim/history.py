@@ -16,7 +16,7 @@ import sickbay.bus.feed as feed_module
 import sickbay.bus.link as link_module
 import sickbay.bus.reader as reader_module
 import sickbay.projector.loop as loop_module
-import sickbay.projector.maintenance as keeper_module
+import sickbay.projector.maintenance as maintenance_module
 from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, LOG, TRANSITIONS
 from sickbay_events import GateEntry
 
@@ -31,9 +31,9 @@ FAULTS_S = (6.0, 14.0)
 HEAL_S = 60.0
 """All must be well again so long after the last fault: the longest hold is 12 s, and a probation has 120 s."""
 SLOWER = {
-    (keeper_module, "TICK_S"): 0.2,
+    (maintenance_module, "TICK_S"): 0.2,
     (reader_module, "CHECK_S"): 0.2,
-    (keeper_module, "SNAPSHOT_EVERY_S"): 4.0,
+    (maintenance_module, "SNAPSHOT_EVERY_S"): 4.0,
     (loop_module, "MARK_EVERY"): 32,
     (feed_module, "HEARTBEAT_S"): 0.5,
 }
@@ -155,7 +155,7 @@ class _Story:
             raise Broken(f"not well {HEAL_S} s after the last fault: {why}")
         self.world.is_calling = False
         if self.faults.counts["derived events deleted"]:
-            await asyncio.sleep(keeper_module.LOOK_EVERY_S + 1.0)  # nothing makes the writer look sooner
+            await asyncio.sleep(maintenance_module.LOOK_EVERY_S + 1.0)  # nothing makes the writer look sooner
         deadline_s = self.loop.time() + HEAL_S
         while self.loop.time() < deadline_s:
             await asyncio.sleep(0.5)
