@@ -30,7 +30,8 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     enforced: bool = True
     """False in shadow: what would have been held was let pass."""
     numbers: dict[str, int] = {}
-    """The counts that caused it: `strikes`, `faults`, `attempts`, `bad`, `checkable` and so on."""
+    """The counts that caused it. Of a hold by points (Rule 4.0): `points`, `needed` (failures in a row), `record`,
+    `failures`, `answers`, `replicas`, `since_ms` and `n`."""
 
 
 class TargetHeld(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="held"):
@@ -46,7 +47,9 @@ class TargetHeld(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_fie
     """The kind of the outcome that began it."""
     status: int | None = None
     replica: str | None = None
-    """Set when it holds for this one replica's overlay only and the fleet was not taken (two witnesses)."""
+    """Set when it holds for this one replica's overlay only and the fleet was not taken (Rule 4.0, Whose word)."""
+    by: str | None = None
+    """Set when the fleet's hold rests on the word of this replica alone: the others are on probation."""
     reason: str | None = None
     actor: str | None = None
 

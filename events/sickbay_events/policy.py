@@ -25,6 +25,7 @@ from .redact import MARK, looks_secret
 Seconds: TypeAlias = Annotated[float, Meta(ge=0.001, le=30 * 86_400)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
 Percent: TypeAlias = Annotated[int, Meta(ge=1, le=100)]
+Points: TypeAlias = Annotated[int, Meta(ge=1, le=100)]
 Growth: TypeAlias = Annotated[float, Meta(ge=1, le=10)]
 
 
@@ -35,14 +36,12 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class RejectionsPolicy(_Section, frozen=True, kw_only=True):
     """Rejections that name the model -> quarantine."""
 
-    threshold: Annotated[Count, Meta(description="distinct rejected attempts that quarantine a target")] = 2
-    window_s: Annotated[Seconds, Meta(description="how long strikes live after the newest one")] = 600.0
+    threshold: Annotated[Count, Meta(description="rejections in a row that quarantine a target")] = 2
+    first_s: Annotated[Seconds, Meta(description="the first trial comes so long after it began")] = 1.0
+    trial_every_s: Annotated[Seconds, Meta(description="its trials are at most so far apart")] = 12.0
     hold_s: Annotated[Seconds, Meta(description="length of a quarantine")] = 600.0
     growth: Annotated[Growth, Meta(description="factor by which each further quarantine in a row is longer")] = 1.0
     cap_s: Annotated[Seconds, Meta(description="longest quarantine that growth may reach")] = 3600.0
-    early_trial_s: Annotated[
-        Seconds, Meta(description="a target that answered this shortly before its first strike gets one early trial")
-    ] = 60.0
 
 
 class CredentialPolicy(_Section, frozen=True, kw_only=True):
@@ -61,29 +60,27 @@ class ThrottlesPolicy(_Section, frozen=True, kw_only=True):
 
     hint_s: Annotated[Seconds, Meta(description="wait when a rate limit gives no hint")] = 5.0
     spread_percent: Annotated[Percent, Meta(description="a replica waits up to this much longer than the hint")] = 50
-    window_s: Annotated[Seconds, Meta(description="window in which all answers must be throttles")] = 10.0
-    answers: Annotated[Count, Meta(description="answers in the window that a fleet hold needs")] = 20
-    answers_small_fleet: Annotated[Count, Meta(description="the same in a fleet below ramp.replicas")] = 3
+    needed: Annotated[Count, Meta(description="throttles in a row that hold the fleet")] = 2
+    needed_named: Annotated[Count, Meta(description="the same if it states a wait and names its credential")] = 1
+    above_max: Annotated[Count, Meta(description="what was got over raises that by so much at most")] = 30
+    window_s: Annotated[Seconds, Meta(description="how long throttles count after the newest, or its wait")] = 10.0
+    first_s: Annotated[Seconds, Meta(description="the first trial, where no wait was stated")] = 2.0
+    trial_every_s: Annotated[Seconds, Meta(description="its trials are at most so far apart")] = 5.0
     growth: Annotated[Growth, Meta(description="factor by which each further hold without an answer is longer")] = 2.0
     cap_s: Annotated[Seconds, Meta(description="longest hold of a rate limit")] = 3600.0
     quota_hint_s: Annotated[Seconds, Meta(description="wait when a spent allowance names no reset")] = 900.0
     quota_cap_s: Annotated[Seconds, Meta(description="longest hold of a spent allowance")] = 21_600.0
-    trial_every_s: Annotated[Seconds, Meta(description="longer holds want one leased trial this often")] = 120.0
-    quota_trial_every_s: Annotated[Seconds, Meta(description="the same for a spent allowance")] = 600.0
+    trial_max_s: Annotated[Seconds, Meta(description="a longer stated wait is tried before its end")] = 120.0
+    quota_trial_max_s: Annotated[Seconds, Meta(description="the same for a spent allowance")] = 600.0
 
 
 class BreakerPolicy(_Section, frozen=True, kw_only=True):
     """Faults -> breaker."""
 
-    # The times of so many faults are kept for each target that fails.
-    consecutive: Annotated[int, Meta(ge=1, le=1000, description="consecutive faults that open")] = 5
-    run_s: Annotated[Seconds, Meta(description="time within which the consecutive faults must lie")] = 600.0
-    bucket_s: Annotated[Seconds, Meta(description="size of one of the window's six buckets")] = 10.0
-    share_percent: Annotated[Percent, Meta(description="fault share of the window that opens")] = 50
-    share_attempts: Annotated[Count, Meta(description="attempts in the window that share needs")] = 20
-    low_share_percent: Annotated[Percent, Meta(description="lower fault share that opens a busy target")] = 30
-    low_share_attempts: Annotated[Count, Meta(description="attempts in the window the lower share needs")] = 200
-    shares_only_above: Annotated[Count, Meta(description="attempts in the window above which only shares open")] = 100
+    consecutive: Annotated[Count, Meta(description="faults in a row that open")] = 5
+    fault_points: Annotated[Points, Meta(description="points a fault scores; an answer takes one off")] = 2
+    first_s: Annotated[Seconds, Meta(description="the first trial comes so long after it opened")] = 2.0
+    trial_every_s: Annotated[Seconds, Meta(description="its trials are at most so far apart")] = 8.0
     hold_s: Annotated[Seconds, Meta(description="length of the first hold")] = 30.0
     growth: Annotated[Growth, Meta(description="factor by which each further hold in a row is longer")] = 2.0
     cap_s: Annotated[Seconds, Meta(description="longest hold")] = 600.0
@@ -95,22 +92,22 @@ class BreakerPolicy(_Section, frozen=True, kw_only=True):
     spread_models: Annotated[Count, Meta(description="open models of one credential that open it as one")] = 3
     spread_s: Annotated[Seconds, Meta(description="time that the spread rule looks back")] = 600.0
     slow_ttft_ms: Annotated[int, Meta(ge=0, le=86_400_000, description="a slower first content is slow; 0: off")] = 0
-    slow_percent: Annotated[Percent, Meta(description="share of slow calls that opens")] = 80
 
 
 class DegradedPolicy(_Section, frozen=True, kw_only=True):
     """Empty, malformed and mangled answers -> degraded."""
 
-    bucket_s: Annotated[Seconds, Meta(description="size of one of the window's 30 buckets")] = 60.0
-    bad: Annotated[Count, Meta(description="bad answers in the window that a hold needs")] = 5
-    share_percent: Annotated[Percent, Meta(description="share of bad among checkable answers that holds")] = 30
-    checkable: Annotated[Count, Meta(description="checkable answers in the window that a hold needs")] = 12
+    consecutive: Annotated[Count, Meta(description="bad answers in a row that hold")] = 12
+    bad_points: Annotated[Points, Meta(description="points a bad answer scores; a clean one takes one off")] = 3
+    first_s: Annotated[Seconds, Meta(description="the first trial comes so long after it was held")] = 2.0
+    trial_every_s: Annotated[Seconds, Meta(description="its trials are at most so far apart")] = 8.0
     hold_s: Annotated[Seconds, Meta(description="length of the first hold")] = 30.0
     growth: Annotated[Growth, Meta(description="factor by which each further hold in a row is longer")] = 2.0
     cap_s: Annotated[Seconds, Meta(description="longest hold")] = 600.0
     clean_trials: Annotated[Count, Meta(description="clean leased trials that release")] = 3
     uncheckable: Annotated[Count, Meta(description="uncheckable answers on probation that end it")] = 20
-    host_models: Annotated[Count, Meta(description="models with damaged encoding that hold their host")] = 2
+    host_points: Annotated[Count, Meta(description="points of damaged encoding that hold a host")] = 36
+    host_models: Annotated[Count, Meta(description="models with damaged encoding that it needs")] = 2
     host_bad: Annotated[Count, Meta(description="damaged answers each of those models needs")] = 3
 
 
@@ -137,13 +134,16 @@ class WitnessesPolicy(_Section, frozen=True, kw_only=True):
 
     good_answer_s: Annotated[Seconds, Meta(description="how long another replica's good answer speaks against")] = 600.0
     heard_s: Annotated[Seconds, Meta(description="a replica counts if heard of within this time")] = 600.0
-    suspect_percent: Annotated[Percent, Meta(description="share of all faults that makes one replica suspect")] = 80
 
 
 class EvidencePolicy(_Section, frozen=True, kw_only=True):
     """What counts as evidence at all."""
 
-    queued_s: Annotated[Seconds, Meta(description="an outcome that waited longer is in no run of faults")] = 5.0
+    above: Annotated[Count, Meta(description="so many more in a row than it got over by itself hold")] = 3
+    above_max: Annotated[Count, Meta(description="what it got over raises what is needed by so much at most")] = 15
+    record_s: Annotated[Seconds, Meta(description="what it got over counts for once to twice so long")] = 43_200.0
+    window_s: Annotated[Seconds, Meta(description="how long points live after the newest failure")] = 600.0
+    queued_s: Annotated[Seconds, Meta(description="an outcome that waited longer changes no points")] = 5.0
     same_request_s: Annotated[Seconds, Meta(description="a repeat of one request counts once in this time")] = 60.0
     took_s: Annotated[Seconds, Meta(description="assumed length of a call that does not say")] = 120.0
     forget_s: Annotated[Seconds, Meta(description="growth is forgotten after this long without a hold")] = 600.0
@@ -153,7 +153,8 @@ class EvidencePolicy(_Section, frozen=True, kw_only=True):
 class RampPolicy(_Section, frozen=True, kw_only=True):
     """How replicas come back after a breaker or a fleet throttle."""
 
-    step_s: Annotated[Seconds, Meta(description="length of each of the three steps")] = 10.0
+    part: Annotated[Count, Meta(description="the ramp is this part of the time it was held")] = 20
+    max_s: Annotated[Seconds, Meta(description="the longest ramp")] = 4.0
     percents: Annotated[
         tuple[Percent, Percent, Percent], Meta(description="share of the ring that is in, step by step")
     ] = (10, 25, 50)
@@ -163,16 +164,16 @@ class RampPolicy(_Section, frozen=True, kw_only=True):
 class TrialsPolicy(_Section, frozen=True, kw_only=True):
     """Leased trials."""
 
+    equal: Annotated[Points, Meta(description="so many first trials are equally far apart, then it doubles")] = 3
+    calls: Annotated[Count, Meta(description="one of so many calls is a trial, where that is rarer")] = 5
+    pace_max_s: Annotated[Seconds, Meta(description="how far apart that may make them")] = 600.0
+    held_part: Annotated[Count, Meta(description="trials are this part of the time held apart, if that is more")] = 60
+    held_part_own: Annotated[Count, Meta(description="the same for a replica's own hold")] = 20
+    held_max_s: Annotated[Seconds, Meta(description="how far apart that, or a Retry-After, may make them")] = 120.0
+    behind_s: Annotated[Seconds, Meta(description="the replica whose trial failed last waits so much longer")] = 5.0
     grace_s: Annotated[Seconds, Meta(description="a lease outlives its attempt's limit by this")] = 5.0
     lease_max_s: Annotated[Seconds, Meta(description="longest lease between two renewals")] = 130.0
     self_grant_s: Annotated[Seconds, Meta(description="one trial this often where the service is silent")] = 30.0
-
-
-class OverlayPolicy(_Section, frozen=True, kw_only=True):
-    """A gate's own folds."""
-
-    extra_s: Annotated[Seconds, Meta(description="a hold the cluster does not share lasts this long at most")] = 30.0
-    cap_s: Annotated[Seconds, Meta(description="the longest that grows to while it recurs")] = 600.0
 
 
 class BoundsPolicy(_Section, frozen=True, kw_only=True):
@@ -202,7 +203,6 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
     "evidence": EvidencePolicy,
     "ramp": RampPolicy,
     "trials": TrialsPolicy,
-    "overlay": OverlayPolicy,
     "bounds": BoundsPolicy,
     "shadow": ShadowPolicy,
 }
@@ -228,14 +228,38 @@ _ORDERED: Final = (
     ("throttles", "hint_s", "cap_s"),
     ("throttles", "quota_hint_s", "quota_cap_s"),
     ("breaker", "hold_s", "cap_s"),
-    ("breaker", "low_share_percent", "share_percent"),
-    ("breaker", "share_attempts", "low_share_attempts"),
     ("degraded", "hold_s", "cap_s"),
-    ("degraded", "bad", "checkable"),
     ("health", "idle_s", "unknown_s"),
-    ("overlay", "extra_s", "cap_s"),
+    ("throttles", "needed_named", "needed"),
 )
 """Section and two of its keys, of which the first may not be above the second."""
+
+_NO: Final = "no such key any more: "
+_POINTS: Final = _NO + "failures score points now, no share of a window holds; "
+_GONE: Final[dict[str, str]] = {
+    "rejections.window_s": _NO + "write evidence.window_s, which counts for points of every kind",
+    "rejections.early_trial_s": _NO + "every hold is tried early; write rejections.first_s for the first trial",
+    "breaker.run_s": _NO + "write evidence.window_s, which counts for points of every kind",
+    "breaker.bucket_s": _POINTS + "leave it out",
+    "breaker.share_percent": _POINTS + "write breaker.fault_points (2 holds at shares over 1/3)",
+    "breaker.share_attempts": _POINTS + "write breaker.consecutive",
+    "breaker.low_share_percent": _POINTS + "write breaker.fault_points (2 holds at shares over 1/3)",
+    "breaker.low_share_attempts": _POINTS + "write breaker.consecutive",
+    "breaker.shares_only_above": _NO + "five in a row open at every rate; write evidence.above for noise",
+    "breaker.slow_percent": _POINTS + "20 slow calls in a row open; leave it out",
+    "degraded.bucket_s": _POINTS + "leave it out",
+    "degraded.bad": _POINTS + "write degraded.consecutive",
+    "degraded.share_percent": _POINTS + "write degraded.bad_points (3 holds at shares over 1/4)",
+    "degraded.checkable": _POINTS + "write degraded.consecutive",
+    "throttles.answers": _NO + "write throttles.needed, the throttles in a row that hold the fleet",
+    "throttles.answers_small_fleet": _NO + "write throttles.needed, which counts for fleets of every size",
+    "throttles.quota_trial_every_s": _NO + "write throttles.quota_trial_max_s",
+    "overlay.extra_s": _NO + "a replica's own hold is tried like the fleet's; write trials.held_part_own",
+    "overlay.cap_s": _NO + "a replica's own hold is tried like the fleet's; write trials.held_part_own",
+    "ramp.step_s": _NO + "a ramp is a part of the time held; write ramp.part and ramp.max_s",
+    "witnesses.suspect_percent": _NO + "the rule Whose word needs no share; leave it out",
+}
+"""Keys of policies before points (Rule 4.0), and what to write now."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,7 +276,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     evidence: EvidencePolicy = EvidencePolicy()
     ramp: RampPolicy = RampPolicy()
     trials: TrialsPolicy = TrialsPolicy()
-    overlay: OverlayPolicy = OverlayPolicy()
     bounds: BoundsPolicy = BoundsPolicy()
     shadow: ShadowPolicy = ShadowPolicy()
     single_credential: tuple[str, ...] = ()
@@ -265,6 +288,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         """Check a policy given as data. Raises `PolicyRefused` naming key, value and accepted form."""
         made: dict[str, Any] = {}
         for key, value in data.items():
+            if key not in _SECTIONS and isinstance(value, Mapping):
+                _refuse_gone(key, key, value)
             if key in _SECTIONS:
                 made[key] = _section(key, _SECTIONS[key], _table(key, value))
             elif key in ("host", "model"):
@@ -379,6 +404,7 @@ def _section(path: str, section: type[_Section], table: Mapping[str, Any]) -> _S
 
 def _values(path: str, section: type[_Section], table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     hints = get_type_hints(section, include_extras=True)
+    _refuse_gone(path.rpartition(".")[2], path, table)
     for key, value in table.items():
         if key not in hints:
             raise _unknown(f"{path}.{key}", key, tuple(hints))
@@ -387,6 +413,12 @@ def _values(path: str, section: type[_Section], table: Mapping[str, Any]) -> Ite
             for rule in value:
                 if rule not in RULES:
                     raise PolicyRefused(f"{path}.{key}", rule, f"one of {', '.join(RULES)}")
+
+
+def _refuse_gone(section: str, path: str, table: Mapping[str, Any]) -> None:
+    for key, value in table.items():
+        if (instead := _GONE.get(f"{section}.{key}")) is not None:
+            raise PolicyRefused(f"{path}.{key}", value, instead)
 
 
 def _overrides(kind: str, table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:

@@ -34,15 +34,18 @@ class HoldView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     """The kind of the outcome that began it."""
     status: int | None = None
     count: int = 0
-    """Strikes, faults or bad samples that were behind it."""
-    of: int = 0
-    """Checkable answers of which those were a share; 0 for a hold that goes by no share."""
-    early: bool = False
-    """An early leased trial may be asked for now (Rule 4.1)."""
-    trial_every_ms: int = 0
-    """Before its end, a leased trial is wanted this often; 0: none (Rule 4.2)."""
+    """Failures that were behind it."""
+    by: str = ""
+    """The replica on whose word alone it rests: for every other one it is on probation (Rule 4.0). Empty: no one's."""
+    n: int = 1
+    """1 for a hold that has just begun, one more for each trial that failed since."""
     trial_from_ms: int = 0
-    """Log time from which the next of those is wanted."""
+    """Log time from which a leased trial is wanted, also before its end; 0: only after it."""
+    every_ms: int = 0
+    """How far apart its trials are at most, before the length of the hold makes them rarer."""
+    last: str = ""
+    """The replica whose trial failed last: it waits `behind_ms` longer, where two or more replicas are heard of."""
+    behind_ms: int = 5_000
     began_ms: int = 0
     enforced: bool = True
     """False in shadow: the gate lets pass."""
@@ -73,6 +76,8 @@ class RampView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     """Share of the ring that is in, step by step; the steps are equally long."""
     replicas: int = 4
     """A fleet of fewer has no ramp."""
+    prover: str = ""
+    """The replica whose answer ended the hold: it is always in."""
 
 
 class GateEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -156,9 +161,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Scope key that decided, None when nothing did."""
     rule: str | None = None
     retry_in_s: float = 0.0
-    """Time truly left until the denial ends; 0 when allowed."""
+    """Time truly left until a leased trial is wanted, or (one is by now, or never) until the denial ends; 0 when
+    allowed."""
     trial: bool = False
-    """A lease is wanted: on probation, or (with `allowed` False) an early one may be asked for."""
+    """A lease is wanted: on probation, or (with `allowed` False) before the end."""
     began_seq: int | None = None
     """Name of the hold that decided."""
     seq: int = 0

@@ -16,7 +16,7 @@ from .rules.ramp import in_from_ms
 class _Found:
     """What the entries say at one time: the denials, an allow, a probation, each with the entry that says so."""
 
-    __slots__ = ("allow", "early", "last", "operator", "probation", "ramp")
+    __slots__ = ("allow", "due_ms", "early", "last", "operator", "probation", "ramp")
 
     def __init__(self) -> None:
         self.last: tuple[HoldView, GateEntry] | None = None
@@ -27,6 +27,13 @@ class _Found:
         """With the log time from which this replica is in."""
         self.early = True
         """Every denying hold wants an early trial."""
+        self.due_ms = 0
+        """When the last of those is wanted; of a hold that wants none, its end."""
+
+    def deny(self, from_ms: int, hold: HoldView, at_ms: int) -> None:
+        """Take note of a denying hold, whose trial is wanted from `from_ms` on (0: never)."""
+        self.early = self.early and 0 < from_ms <= at_ms
+        self.due_ms = max(self.due_ms, from_ms or hold.end_ms)
 
 
 def decide_entries(
@@ -80,12 +87,13 @@ def decide_entries(
     if named is None:
         return Decision(allowed=True, reason="ok", seq=seq, age_s=age_s, source=source)
     hold, entry = named
+    due_ms = found.due_ms if deciding is found.last and found.due_ms > at_ms else hold.end_ms
     return Decision(
         allowed=deciding is None,
         reason=REASONS.get(hold.rule, hold.rule) if deciding else "ok",
         scope=scope_key(entry),
         rule=hold.rule,
-        retry_in_s=(hold.end_ms - at_ms) / 1000 if deciding else 0.0,
+        retry_in_s=(due_ms - at_ms) / 1000 if deciding else 0.0,
         trial=found.early if deciding else True,
         began_seq=hold.began_seq,
         seq=seq,
@@ -103,20 +111,20 @@ def _find(entries: Sequence[GateEntry | None], at_ms: int, replica: str, replica
             # What is older than a clear of a wider scope is void; what is in shadow lets pass.
             if hold.began_seq < cleared_seq or not hold.enforced:
                 continue
-            if at_ms < hold.end_ms:
-                found.early = found.early and wants_early(hold, at_ms)
+            if denies(hold, at_ms, replica):
+                found.deny(trial_from_ms(hold, replica, replicas), hold, at_ms)
                 if found.last is None or hold.end_ms > found.last[0].end_ms:
                     found.last = hold, entry
                 if hold.rule == "operator" and (found.operator is None or hold.end_ms > found.operator[0].end_ms):
                     found.operator = hold, entry
-            elif found.probation is None and hold.proof and at_ms < hold.over_ms:
+            elif found.probation is None and is_on_probation(hold, at_ms):
                 found.probation = hold, entry
         allow = entry.allow
         stands = allow is not None and allow.seq >= cleared_seq and at_ms < allow.end_ms
         if allow is not None and stands and (found.allow is None or allow.end_ms > found.allow[0].end_ms):
             found.allow = allow, entry
         ramp = entry.ramp
-        stands = ramp is not None and ramp.began_seq >= cleared_seq and not _is_held(entry, ramp, at_ms)
+        stands = ramp is not None and ramp.began_seq >= cleared_seq
         if ramp is not None and stands and replicas >= ramp.replicas:
             in_ms = in_from_ms(ramp, replica)
             if at_ms < in_ms and (found.ramp is None or in_ms > found.ramp[2]):
@@ -125,16 +133,20 @@ def _find(entries: Sequence[GateEntry | None], at_ms: int, replica: str, replica
     return found
 
 
-def wants_early(hold: HoldView, at_ms: int) -> bool:
-    """Whether a leased trial of this hold is wanted at a log time before its end (Rules 4.1 and 4.2)."""
-    return hold.early or (hold.trial_every_ms > 0 and at_ms >= hold.trial_from_ms)
+def denies(hold: HoldView, at_ms: int, replica: str) -> bool:
+    """Whether a hold keeps this replica away: before its end, unless it rests on the word of another one alone."""
+    return at_ms < hold.end_ms and hold.by in ("", replica)
 
 
-def _is_held(entry: GateEntry, ramp: RampView, at_ms: int) -> bool:
-    """Whether the hold stands that this ramp is to come after."""
-    return any(
-        hold.rule == ramp.rule and hold.began_seq == ramp.began_seq and at_ms < hold.end_ms for hold in entry.holds
-    )
+def is_on_probation(hold: HoldView, at_ms: int) -> bool:
+    """Whether a hold that does not deny wants its calls to be leased trials, one at a time."""
+    return hold.proof and at_ms < hold.over_ms
+
+
+def trial_from_ms(hold: HoldView, replica: str, replicas: int) -> int:
+    """Log time from which a leased trial of this replica is wanted before the end; 0: none is."""
+    is_behind = bool(hold.last) and hold.last == replica and replicas >= 2
+    return hold.trial_from_ms + hold.behind_ms if is_behind else hold.trial_from_ms
 
 
 def scope_key(entry: GateEntry) -> str:

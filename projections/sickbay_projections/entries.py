@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from sickbay_events.derived import RULES
+from sickbay_events.names import untoken
 from sickbay_events.times import rfc3339
 from sickbay_events.view import AllowView, GateEntry, HoldView
 
-from .rules import holds, ramp, throttles
+from .rules import holds, ramp
 from .state.limits import RELEASE_SHOWN_MS
 from .state.model import Hold, Node, Operator, ScopeState
 
@@ -99,10 +100,12 @@ def _hold_view(node: Node, hold: Hold, *, exact: bool) -> HoldView:
         kind=hold.kind,
         status=hold.status,
         count=hold.count,
-        of=hold.of,
-        early=hold.early,
-        trial_every_ms=throttles.trial_every_ms(hold, node.limits),
-        trial_from_ms=throttles.trial_from_ms(hold, node.limits),
+        by=untoken(hold.by) if hold.by else "",
+        n=hold.nth,
+        trial_from_ms=hold.trial_from_ms,
+        every_ms=hold.every_ms,
+        last=untoken(hold.last) if hold.last else "",
+        behind_ms=node.limits.behind_ms,
         began_ms=hold.began_ms,
         enforced=hold.rule not in node.limits.shadowed,
     )

@@ -32,9 +32,9 @@ from .rules.context import FoldContext
 from .rules.evidence import as_outcome, is_repeat
 from .rules.health import Health
 from .rules.outcomes import fold_all, good_health, take_back
-from .state import buckets, snapshot, window
+from .state import snapshot
 from .state.dedup import is_first
-from .state.limits import HOUR_MS, SAMPLE_BUCKETS, STEP_BACK_MS
+from .state.limits import HOUR_MS, STEP_BACK_MS
 from .state.model import Node, Recorded, Replica, hash_of
 from .state.store import Store
 
@@ -207,7 +207,8 @@ class Fleet:
         if event.kind == "ok":
             state.answers += 1
             waited_ms, limits = event.queued_ms, node.limits
-            if waited_ms is None or waited_ms <= limits.good_answer_ms:
+            is_fresh = waited_ms is None or waited_ms <= limits.quick_ms
+            if is_fresh or (waited_ms or 0) <= limits.good_answer_ms:
                 # As `witnesses.note_good` and `note_clean` do.
                 key = replica.key
                 if state.good_by != key:
@@ -219,33 +220,8 @@ class Fleet:
                     state.clean_ms = now_ms
             if event.route is not None and not self.overlay:
                 self._on_route(node, event)
-            fast_path_from_seq = node.fast_path_from_seq
-            if (
-                (
-                    not fast_path_from_seq
-                    or ((seen_seq := event.seen_seq) is not None and fast_path_from_seq <= seen_seq < self.seq)
-                )
-                and (waited_ms is None or waited_ms <= limits.counted_ms)
-                and ((signature := event.signature) is None or signature in notices.ROUTINE)
-            ):
-                # Of an ordinary target, and after its last hold: one more in the windows of breaker and samples.
-                bucket = now_ms // limits.bucket_ms
-                counts = state.window
-                if counts is None:
-                    state.window = window.add(None, bucket)
-                else:
-                    if counts[0] != bucket:
-                        window.turn(counts, bucket)
-                    counts[1] += 1
-                if event.checkable:
-                    bucket = now_ms // limits.sample_ms
-                    counts = state.checked
-                    if counts is not None and counts[-2] == bucket:
-                        counts[-1] += 1
-                    else:
-                        state.checked = buckets.add(counts, bucket, SAMPLE_BUCKETS)
-                    if event.attributable:
-                        state.attributed = buckets.add(state.attributed, bucket, SAMPLE_BUCKETS)
+            if is_fresh and node.is_quick and ((signature := event.signature) is None or signature in notices.ROUTINE):
+                # Of an ordinary target: nothing is counted beyond what stands above.
                 if event.request_hash is not None:
                     is_repeat(state, event, now_ms, limits)
                 if node.has_pending_evidence:
@@ -379,7 +355,8 @@ class Fleet:
         if not keys:
             return Decision(allowed=True, reason="no_target", seq=self.seq)
         found = [self._exact(key) for key in keys]
-        replicas = self.replicas(at_ms) if any(entry is not None and entry.ramp for entry in found) else 0
+        counts = any(entry is not None and (entry.ramp or any(hold.last for hold in entry.holds)) for entry in found)
+        replicas = self.replicas(at_ms) if counts else 0
         return decide_entries(found, at_ms, replica, replicas=replicas, seq=self.seq)
 
     def health(self, target: Target, at_ms: int) -> Health:

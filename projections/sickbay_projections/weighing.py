@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
 from sickbay_events import Decision, GateEntry
 from sickbay_events.view import HoldView
-from sickbay_projections.decide import wants_early
+from sickbay_projections.decide import denies, is_on_probation, trial_from_ms
 from sickbay_projections.rules.ramp import in_from_ms
-
-LOCAL_EARLY_AFTER_MS: Final = 1_000
-"""A hold of one's own that the cluster does not know is tried early only when the cluster has had time to know."""
 
 Entries: TypeAlias = list[GateEntry | None]
 """Entries of host, credential and model, in that order."""
@@ -30,8 +27,6 @@ class LeaseNeeded(NamedTuple):
     """End of the hold, log time."""
     early: bool
     """Wanted before that end: without it the call may not be made."""
-    every_ms: int
-    """The hold wants an early trial this often; 0: one."""
     is_local: bool
     """A hold of this replica's own overlay, whose name says nothing to others."""
 
@@ -48,35 +43,43 @@ def moments(entries: Entries, now_ms: int, replica: str) -> Iterator[int]:
             found += (entry.ramp.from_ms, in_from_ms(entry.ramp, replica), entry.ramp.end_ms)
         for hold in entry.holds:
             found += (hold.end_ms, hold.over_ms, hold.trial_from_ms)
+            if hold.last == replica:
+                found.append(hold.trial_from_ms + hold.behind_ms)
         yield from [moment for moment in found if moment > now_ms]
 
 
 def leases_needed(
-    keys: tuple[str, str, str], cluster: Entries, own: Entries, now_ms: int, *, is_stale: bool
+    keys: tuple[str, str, str], cluster: Entries, own: Entries, now_ms: int, *, replica: str, replicas: int
 ) -> list[LeaseNeeded]:
-    """The leases that a trial needs, widest scope first; empty if there is none to be had."""
-    # The overlay knows of a hold some milliseconds before the cluster does; the cluster's is the one to try for.
-    names = {(at, hold.rule) for at, entry in enumerate(cluster) if entry is not None for hold in entry.holds}
+    """The leases that a trial needs, widest scope first; empty if there is none to be had. `own` without what the
+    cluster's holds make silent (`without_shared`)."""
     found: list[LeaseNeeded] = []
     for entries, is_local in ((cluster, False), (own, True)):
         for at, hold in _standing(entries):
-            early = now_ms < hold.end_ms
-            if early and not wants_early(hold, now_ms):
+            early = denies(hold, now_ms, replica)
+            if early and not 0 < trial_from_ms(hold, replica, replicas) <= now_ms:
                 return []
-            if not early and not (hold.proof and now_ms < hold.over_ms):
-                continue
-            is_young = not is_stale and now_ms < hold.began_ms + LOCAL_EARLY_AFTER_MS
-            if early and is_local and is_young and (at, hold.rule) not in names:
-                return []
-            found.append(
-                LeaseNeeded(keys[at], hold.rule, hold.began_seq, hold.end_ms, early, hold.trial_every_ms, is_local)
-            )
+            if early or is_on_probation(hold, now_ms):
+                found.append(LeaseNeeded(keys[at], hold.rule, hold.began_seq, hold.end_ms, early, is_local))
     return sorted(found, key=lambda lease: (lease.scope.count("."), lease.is_local))
 
 
-def denying(entries: Entries, now_ms: int) -> list[HoldView]:
-    """Holds that deny now."""
-    return [hold for _, hold in _standing(entries) if now_ms < hold.end_ms]
+def without_shared(cluster: Entries, own: Entries, now_ms: int) -> Entries:
+    """A replica's own entries without the holds that the fleet has too, by scope and rule, up to their very release:
+    there the fleet's is the one to go by and to try (Rule 5.3). Not to be asked of a stale view."""
+    found: Entries = []
+    for fleets, mine in zip(cluster, own, strict=True):
+        if mine is not None and fleets is not None:
+            rules = {hold.rule for hold in fleets.holds if now_ms < max(hold.end_ms, hold.over_ms)}
+            if any(hold.rule in rules for hold in mine.holds):
+                mine = replace(mine, holds=[hold for hold in mine.holds if hold.rule not in rules])
+        found.append(mine)
+    return found
+
+
+def denying(entries: Entries, now_ms: int, replica: str) -> list[HoldView]:
+    """Holds that deny this replica now."""
+    return [hold for _, hold in _standing(entries) if denies(hold, now_ms, replica)]
 
 
 def _standing(entries: Entries) -> Iterator[tuple[int, HoldView]]:
@@ -100,6 +103,7 @@ def stricter(cluster: Decision, local: Decision) -> Decision:
     if not local.allowed:
         if cluster.allowed:
             return local
-        longer = local if local.retry_in_s > cluster.retry_in_s else cluster
-        return longer if local.trial == cluster.trial else replace(longer, trial=False)
+        if local.trial != cluster.trial:
+            return cluster if local.trial else local  # the one that wants no trial yet
+        return local if local.retry_in_s > cluster.retry_in_s else cluster
     return local if cluster.allowed and local.trial and not cluster.trial else cluster

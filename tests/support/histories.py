@@ -116,9 +116,14 @@ def _policy(rng: random.Random) -> PolicyChanged:
         "shadow": {"rules": rng.choice([[], ["quarantine"]])},
         "bounds": {"idle_s": rng.choice([3600.0, 172_800.0])},
         "single_credential": rng.choice([[], ["h1"]]),
-        "throttles": {"answers": rng.choice([2, 20]), "cap_s": rng.choice([60.0, 3600.0])},
+        "throttles": {"needed": rng.choice([1, 2, 5]), "cap_s": rng.choice([60.0, 3600.0])},
         "credential": {"threshold": rng.choice([1, 3])},
-        "degraded": {"bad": rng.choice([1, 3]), "checkable": 3, "bucket_s": rng.choice([10.0, 60.0])},
+        "degraded": {"consecutive": rng.choice([1, 3]), "host_points": rng.choice([6, 36])},
+        "breaker": {
+            "consecutive": rng.choice([2, 5]),
+            "fault_points": rng.choice([1, 2]),
+            "slow_ttft_ms": rng.choice([0, 0, 1]),
+        },
         "warnings": {"fallback_answers": rng.choice([2, 20])},
         "host": rng.choice([{}, {"h1": {"rejections": {"threshold": 1}}}]),
     }

@@ -8,8 +8,9 @@ its outcome is withheld, and what holds next follows from the calls that would h
 How a call is judged:
 - It is asked about when it began: its log time less its wait and its length. With a `seen_seq` it knew the holds up to
   there (sequences are the log's, whichever policy reads them); without one, those that stood by the clock.
-- An early trial that a hold wants, and the trials of a probation, are made by the calls that came then, one at a time;
-  a call that began while one ran is kept back. A lease that was recorded stands where it names a hold of this world.
+- The trials that a hold wants, before its end and on probation, are made by the calls that came then, one at a time; a
+  call that began while one ran is kept back. A lease that was recorded stands where it names a hold of this world.
+- A hold that rests on the word of one replica keeps back that replica's calls; the others' are its trials.
 - A forced call, and one that an operator's `allow` covers, is made.
 What only the overlay of one replica would keep back (a short throttle, the hold of a single witness) and the shares of
 a ramp are left out: they are of seconds, and of one replica.
@@ -79,14 +80,13 @@ class World:
         if self._pinned and type(event) is PolicyChanged:
             fleet.passed(seq, time_ms, "policy")
             return False
-        if self.spells and target is not None and isinstance(event, CallOutcome | CallAnswered):
-            keys = target.keys
-            if any(key in self.spells for key in keys):
-                made = self._asked(event, target, keys, seq, time_ms)
-                if made is None:
-                    fleet.passed(seq, time_ms, "refused")
-                    return True
-                event = made
+        is_call = target is not None and isinstance(event, CallOutcome | CallAnswered)
+        if is_call and self.spells and any(key in self.spells for key in target.keys):
+            made = self._asked(event, target, read_subject(subject).replica, seq, time_ms)
+            if made is None:
+                fleet.passed(seq, time_ms, "refused")
+                return True
+            event = made
         derived = fleet.apply_many((subject,), (event,), (seq,), (time_ms,))
         if derived:
             self._note(derived)
@@ -110,13 +110,13 @@ class World:
         )
 
     def _asked(
-        self, event: CallOutcome | CallAnswered, target: Target, keys: tuple[str, str, str], seq: int, time_ms: int
+        self, event: CallOutcome | CallAnswered, target: Target, replica: str, seq: int, time_ms: int
     ) -> CallOutcome | CallAnswered | None:
         """The event as it would have been told; None for a call that would not have been made."""
         is_outcome = isinstance(event, CallOutcome)
         if isinstance(event, CallOutcome) and event.forced:
             return event
-        start_ms = began_ms(event, time_ms)
+        start_ms, keys = began_ms(event, time_ms), target.keys
         seen_seq = event.seen_seq if event.seen_seq is not None and event.seen_seq < seq else None
         leases = {(lease.rule, lease.began_seq) for lease in event.trial or ()}
         standing = [
@@ -128,10 +128,10 @@ class World:
         is_free = start_ms >= self._trials.get(keys[2], 0)
         assert self._fleet is not None
         if standing:
-            decision = self._fleet.decide(target, start_ms)
+            decision = self._fleet.decide(target, start_ms, replica)
             if decision.reason == "allowed_by_operator":
                 return event
-            if decision.allowed or not decision.trial or not is_free or not is_outcome:
+            if not decision.trial or not is_free or not is_outcome:
                 return None
             return self._leased(event, keys[2], standing, time_ms)
         probation = list(self._on_probation(keys, start_ms, seen_seq)) if is_outcome else []

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ..state import bounds
 from ..state.model import Node, ScopeState
-from . import breaker, credential, degraded, health, rejections, throttles, warnings
+from . import breaker, credential, degraded, health, rejections, scoring, throttles, warnings
 from .rule import Rule
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -25,6 +25,7 @@ HOLDING: Final = tuple(rule for rule in RULES if rule.cap_ms is not None)
 
 def clear(state: ScopeState) -> None:
     """Empty every rule's part of a scope."""
+    state.points = None
     for rule in RULES:
         rule.clear(state)
 
@@ -38,8 +39,11 @@ def step_back(node: Node, now_ms: int) -> None:
 
 
 def document(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
-    """Every rule's counters of a scope."""
-    found: dict[str, Any] = {}
+    """Every rule's counters of a scope; those by points under `evidence`, where there are any."""
+    found: dict[str, Any] = {"evidence": {}}
     for rule in RULES:
         found |= rule.document(node, state, at_ms)
+        for evidence in rule.evidence:
+            if says := scoring.document(node, state, at_ms, evidence):
+                found["evidence"][evidence.name] = says
     return found

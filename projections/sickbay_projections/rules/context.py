@@ -79,8 +79,8 @@ class FoldContext:
         """The gate entry of this scope is another one from this event on."""
         self.store.entry_changed(node, self.seq, self.now_ms)
 
-    def held(self, node: Node, hold: Hold, numbers: dict[str, int], old_end_ms: int | None = None) -> None:
-        """Tell that a hold of this scope began, began again or moved its end out."""
+    def held(self, node: Node, hold: Hold, numbers: dict[str, int]) -> None:
+        """Tell that a hold of this scope began, or began again."""
         self.changed(node)
         self.out.append(
             TargetHeld(
@@ -92,10 +92,10 @@ class FoldContext:
                 numbers=numbers,
                 began_seq=hold.began_seq,
                 end_ms=hold.end_ms,
-                old_end_ms=old_end_ms,
                 proof=hold.proof,
                 kind=hold.kind,
                 status=hold.status,
+                by=untoken(hold.by) if hold.by else None,
             )
         )
 

@@ -15,21 +15,19 @@ NAME: Final = "credential"
 
 def fold(case: FoldContext) -> None:
     """Fold one outcome: `state.refusals` and the holds `credential` of a credential, or of a model without one."""
-    if case.queued_ms > case.limits.refusals_window_ms:
-        return
     for node in (case.node, case.node.credential):
         if node is None:
             continue
         _age(case, node)
-        if case.row.credential == "lifts":
+        if case.row.credential == "answer":
             _answered(case, node)
-        elif case.row.credential != "strike":
+        elif case.row.credential != "failure":
             hold = (node.state.holds or {}).get(NAME)
             if hold is not None:
                 case.store.touch(node)
                 if holds.begins_again(case, node, hold):
                     node.state.refusals = None
-    if case.row.credential == "strike":
+    if case.row.credential == "failure":
         _refused(case, scopes.spoken_of(case))
 
 

@@ -15,12 +15,16 @@ from sickbay_events.derived import HealthChanged
 from sickbay_events.kinds import Group
 from sickbay_events.outcome import ProbeResult
 
-from ..state import window
-from ..state.limits import BUCKETS
+from ..state import points
+from ..state.limits import RuleLimits
 from ..state.model import NEVER, Hold, Node, ProbeState, ScopeState
-from . import credential, holds, rejections, samples, scopes
+from . import credential, holds, samples, scopes
+from .circuit import FAULTS
 from .context import FoldContext
+from .degraded import BAD, DAMAGE
+from .rejections import STRIKES
 from .rule import Rule
+from .scoring import Evidence
 
 WORDS: Final = (
     "held",
@@ -33,6 +37,8 @@ WORDS: Final = (
     "idle",
     "unknown",
 )
+FAULT_SHOWN_MS: Final = 60_000
+"""A fault makes it `degraded` for so long, so that the word does not change with each call."""
 _RANKS: Final = {word: rank for rank, word in enumerate(WORDS)}
 _HOLD_WORDS: Final = {
     "quarantine": "quarantined",
@@ -51,7 +57,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     word: str
     """One of `WORDS`."""
     why: str
-    """What says so: `operator`, a rule, `readiness`, `liveness`, `strikes`, `faults`, `bad_share`, `last_outcome`,
+    """What says so: `operator`, a rule, `readiness`, `liveness`, `strikes`, `faults`, `bad_answers`, `last_outcome`,
     `answer` or `nothing`."""
     age_s: float | None
     """Age of that evidence; None if there is none."""
@@ -148,35 +154,30 @@ def _judge(node: Node, state: ScopeState, at_ms: int) -> HealthFinding:
     failures = probes.failures if probes is not None and probes.not_ready_ms > day_ms else 0
     if probes is not None and failures >= limits.readiness_failures:
         return HealthFinding("unhealthy", "readiness", probes.not_ready_ms)
-    health_unchanged_until_ms = NEVER
-    if state.strikes is not None and rejections.live_strikes(state, at_ms, limits):
-        return HealthFinding("degraded", "strikes", state.strikes.newest_ms)
+    if (strikes := points.live(state, STRIKES.name, at_ms)) is not None:
+        return HealthFinding("degraded", "strikes", strikes.newest_ms)
     if state.refusals is not None or (wide is not None and wide.state.refusals is not None):
         for scope in (node, wide):
             if scope is not None and scope.state.refusals is not None and not scopes.is_behind(scope):
                 mine = state if scope is node else scope.state
                 if credential.strikes(mine, at_ms, scope.limits) and mine.refusals is not None:
                     return HealthFinding("degraded", "strikes", mine.refusals.newest_ms)
-    faults_ms = _faults_until_ms(node, state, at_ms) if state.faults is not None else 0
-    if state.bad is not None or state.damage is not None:
-        health_unchanged_until_ms = min(
-            samples.over_half_ms(state.bad, state.checked, at_ms, limits),
-            samples.over_half_ms(state.damage, state.attributed, at_ms, limits),
-        )
-        if health_unchanged_until_ms <= at_ms:
-            return HealthFinding("degraded", "bad_share", state.against_ms)
-    if faults_ms:
-        return HealthFinding("degraded", "faults", state.against_ms, min(health_unchanged_until_ms, faults_ms))
+    if state.points is not None and (_is_half(state, BAD, at_ms, limits) or _is_half(state, DAMAGE, at_ms, limits)):
+        return HealthFinding("degraded", "bad_answers", state.against_ms)
+    if points.live(state, FAULTS.name, at_ms) is not None:
+        return HealthFinding("degraded", "faults", state.against_ms)
+    if state.fault_ms and at_ms < state.fault_ms + FAULT_SHOWN_MS:
+        return HealthFinding("degraded", "faults", state.fault_ms, state.fault_ms + FAULT_SHOWN_MS)
     if probes is not None and probes.not_live_ms > day_ms:
         return HealthFinding("degraded", "liveness", probes.not_live_ms)
     if probes is not None and failures:
         return HealthFinding("degraded", "readiness", probes.not_ready_ms)
     if state.is_against and state.against_ms > day_ms:
         return HealthFinding("degraded", "last_outcome", state.against_ms)
-    return _by_age(state, at_ms, limits.idle_ms, day_ms, health_unchanged_until_ms)
+    return _by_age(state, at_ms, limits.idle_ms, day_ms)
 
 
-def _by_age(state: ScopeState, at_ms: int, idle_ms: int, day_ms: int, health_unchanged_until_ms: int) -> HealthFinding:
+def _by_age(state: ScopeState, at_ms: int, idle_ms: int, day_ms: int) -> HealthFinding:
     """Nothing speaks against it: how old is what speaks for it?"""
     probes = state.probes
     good_ms = state.good_ms
@@ -184,7 +185,7 @@ def _by_age(state: ScopeState, at_ms: int, idle_ms: int, day_ms: int, health_unc
         good_ms = probes.ready_ms
     why = "answer" if good_ms == state.good_ms else "readiness"
     if good_ms and at_ms < good_ms + idle_ms:
-        return HealthFinding("healthy", why, good_ms, health_unchanged_until_ms)
+        return HealthFinding("healthy", why, good_ms, NEVER)
     if good_ms and good_ms > day_ms:
         return HealthFinding("idle", why, good_ms)
     if probes is not None and probes.live_ms and probes.live_ms > day_ms:
@@ -220,18 +221,14 @@ def _stands(scope: Node, hold: Hold, at_ms: int) -> bool:
     return at_ms < (holds.over_ms(hold, scope.limits) if hold.rule == "degraded" else hold.end_ms)
 
 
-def _faults_until_ms(node: Node, state: ScopeState, at_ms: int) -> int:
-    """Until when faults that count now make it degraded; 0: there are none."""
-    if state.faults is None:
-        return 0
-    limits = node.limits
-    bucket = at_ms // limits.bucket_ms
-    newest = max([window.newest(counts, bucket) for counts in state.faults.by.values()], default=window.NONE)
-    if newest == window.NONE:
-        if not any([at_ms < fault_ms + limits.run_ms for fault_ms in state.faults.run_ms]):  # noqa: C419
-            return 0
-        newest = bucket
-    return (newest + BUCKETS) * limits.bucket_ms
+def _is_half(state: ScopeState, evidence: Evidence, at_ms: int, limits: RuleLimits) -> bool:
+    """Whether half of the points are there that hold."""
+    slot = points.live(state, evidence.name, at_ms)
+    if slot is None:
+        return False
+    scoring = evidence.scoring(limits)
+    needed = points.needed(scoring.needed, scoring, points.record(slot, at_ms, limits), limits)
+    return slot.points * 2 >= scoring.weight * needed
 
 
 # -- what speaks for and against it ----------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..state import points
 from ..state.limits import NEUTRAL_TRIALS, RuleLimits
 from ..state.model import Hold, Node, Past, ScopeState
-from ..state.store import Store
 from .context import FoldContext
 
 SHOWN_SLACK_MS = 60_000
@@ -12,9 +12,9 @@ SHOWN_SLACK_MS = 60_000
 
 
 def over_ms(hold: Hold, limits: RuleLimits) -> int:
-    """When a hold is over if nothing comes: its end, or that of its probation or its ramp."""
+    """When a hold is over if nothing comes: its end, or that of its probation."""
     if not hold.proof:
-        return hold.end_ms + hold.ramp_ms
+        return hold.end_ms
     return max(hold.end_ms, hold.evidence_ms) + limits.probation_ms
 
 
@@ -41,16 +41,6 @@ def is_after(case: FoldContext, rule: str, state: ScopeState) -> bool:
     return case.now_ms - (case.limits.took_ms if took_ms is None else took_ms) >= end_ms
 
 
-def is_early_trial(case: FoldContext, state: ScopeState, hold: Hold) -> bool:
-    """Whether the call was a trial of this hold before its end.
-
-    Leases name the cluster's holds, so in an overlay it is any call that began after its own hold.
-    """
-    if case.now_ms >= hold.end_ms:
-        return False
-    return is_after(case, hold.rule, state) if case.overlay else is_leased(case, hold.rule, hold.began_seq)
-
-
 def begin(
     case: FoldContext,
     node: Node,
@@ -59,36 +49,44 @@ def begin(
     numbers: dict[str, int],
     *,
     count: int,
-    nth: int,
+    nth: int = 1,
     proof: bool = True,
-    early: bool = False,
-    of: int = 0,
-    encoding: bool = False,
+    evidence: str = "",
+    score: int = 0,
+    first_ms: int = 0,
+    every_ms: int = 0,
+    trial_from_ms: int = 0,
     by: str = "",
-    ramp_ms: int = 0,
+    last: str = "",
 ) -> None:
-    """A hold begins at this event, in the place of the one before. Its fields are those of `Hold`."""
+    """A hold begins at this event, in the place of the one before, whose end it is never before.
+
+    The fields are those of `Hold`.
+    """
+    old = (node.state.holds or {}).get(rule)
     hold = Hold(
         rule=rule,
         began_seq=case.seq,
         began_ms=case.now_ms,
-        end_ms=case.now_ms + length_ms,
+        end_ms=max(case.now_ms + length_ms, old.end_ms if old is not None else 0),
         length_ms=length_ms,
         proof=proof,
         kind=case.kind,
         status=case.status,
         count=count,
-        of=of,
-        encoding=encoding,
-        by=by,
         nth=nth,
-        early=early,
-        ramp_ms=ramp_ms,
+        evidence=evidence,
+        score=score,
+        first_ms=first_ms,
+        every_ms=every_ms,
+        trial_from_ms=trial_from_ms,
+        by=by,
+        last=last,
     )
-    stand(case, node, hold, numbers)
+    _stand(case, node, hold, numbers)
 
 
-def stand(case: FoldContext, node: Node, hold: Hold, numbers: dict[str, int]) -> None:
+def _stand(case: FoldContext, node: Node, hold: Hold, numbers: dict[str, int]) -> None:
     """This hold stands from this event on, in the place of the one before."""
     state = node.state
     hold.shown_over_ms = over_ms(hold, node.limits)
@@ -120,18 +118,6 @@ def lift(case: FoldContext, node: Node, hold: Hold, by: str = "success") -> None
     case.released(node, hold, by)
 
 
-def cut_short(store: Store, node: Node, rule: str, seq: int, now_ms: int) -> bool:
-    """A hold of an overlay ends now, before its end, and goes on as probation if it is one with proof (Rule 5.3);
-    False if it has ended. The cluster's ends only grow."""
-    hold = (node.state.holds or {}).get(rule)
-    if hold is None or now_ms >= hold.end_ms:
-        return False
-    hold.end_ms = now_ms
-    hold.shown_over_ms = over_ms(hold, node.limits)
-    store.entry_changed(node, seq, now_ms)
-    return True
-
-
 def expire(case: FoldContext, node: Node) -> None:
     """Holds that are over by time alone become names."""
     state, standing, now_ms = node.state, node.state.holds, case.now_ms
@@ -146,6 +132,7 @@ def expire(case: FoldContext, node: Node) -> None:
         at_ms = over_ms(hold, node.limits)
         if now_ms >= at_ms:
             _retire(state, hold, at_ms)
+            points.drop(state, hold.evidence)
             case.store.touch(node)
             if now_ms < hold.shown_over_ms:
                 state.released_by = "evidence_gone"
@@ -178,9 +165,8 @@ def begins_again(case: FoldContext, node: Node, hold: Hold) -> bool:
         return False
     hold.began_seq, hold.began_ms = case.seq, case.now_ms
     hold.end_ms = case.now_ms + hold.length_ms
-    hold.neutral = hold.later = hold.evidence_ms = hold.trial_ms = hold.clean = hold.uncheckable = 0
-    hold.early = False
-    stand(case, node, hold, {"neutral_trials": NEUTRAL_TRIALS})
+    hold.neutral = hold.later = hold.evidence_ms = hold.clean = hold.uncheckable = 0
+    _stand(case, node, hold, {"neutral_trials": NEUTRAL_TRIALS})
     return True
 
 

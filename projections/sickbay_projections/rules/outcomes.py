@@ -11,8 +11,8 @@ from typing import Final
 
 from sickbay_events.outcome import CallOutcome
 
-from ..state.model import NEVER, Node, Replica
-from . import health, holds, overrides, throttles, witnesses
+from ..state.model import Node, Replica, ScopeState
+from . import health, holds, overrides, scoring
 from . import warnings as notices
 from .catalog import HOLDING
 from .columns import GROUPS, REPEATABLE, TABLE
@@ -49,8 +49,11 @@ def fold_all(
     repeats = event.request_hash is not None and is_repeat(state, event, case.now_ms, node.limits)
     # A bad outcome of a forced call is statistics; so is the same request over again.
     counts = not (repeats and case.kind in REPEATABLE) and not (event.forced and group != "success")
-    if counts:
-        _count(case, node, host, credential_of)
+    if case.queued_ms <= node.limits.points_ms:
+        if counts:
+            _count(case, node, host, credential_of)
+        elif event.trial:
+            _tell_nothing(case, scopes)
     if group != "success" or event.signature is not None:
         notices.fold(case)
     if group != "neutral" and (state.holds is not None or at_host.holds is not None or at_wide.holds is not None):
@@ -72,8 +75,16 @@ def _count(case: FoldContext, node: Node, host: Node, wide: Node) -> None:
             rule.fold(case)
 
 
+def _tell_nothing(case: FoldContext, scopes: tuple[Node, ...]) -> None:
+    """A leased trial whose outcome does not count: the next one waits all the same."""
+    for rule in HOLDING:
+        for scope in scopes:
+            for evidence in rule.evidence[:1]:
+                scoring.told_nothing(case, scope, evidence)
+
+
 def take_back(case: FoldContext, node: Node, replica: Replica, event: CallOutcome, at: tuple[int, int]) -> None:
-    """What an ordinary success does where something is remembered and nothing is held, as `fold_all` does it."""
+    """What an ordinary success does where there are points and nothing is held, as `fold_all` does it."""
     case.node, case.state, case.limits = node, node.state, node.limits
     case.event, case.replica = event, replica.key
     case.seq, case.now_ms = at
@@ -93,30 +104,22 @@ def good_health(case: FoldContext, node: Node, event: CallOutcome, at: tuple[int
 
 
 def mark(node: Node) -> None:
-    """Say what the next success of a target may do: `fast_path_from_seq` and `has_pending_evidence`.
+    """Say what the next success of a target may do: `is_quick` and `has_pending_evidence`.
 
     A function of the state and the policy, kept with the node: `Store.invalidate_fast_path` says when it is found anew.
     """
-    node.fast_path_from_seq, node.has_pending_evidence = NEVER, False
+    node.is_quick = node.has_pending_evidence = False
     state, host, wide = node.state, node.host, node.credential
     if host is None or wide is None or node.limits.slow_ttft_ms:
         return
     at_host, at_wide = host.state, wide.state
     if state.holds is not None or at_host.holds is not None or at_wide.holds is not None:
         return
-    if state.refusals is not None or at_wide.refusals is not None or at_host.damage is not None:
+    if state.refusals is not None or at_wide.refusals is not None:
         return
-    fast_path_from_seq, has_pending_evidence = state.cleared_seq, state.strikes is not None
-    if state.past is not None:
-        for past in state.past.values():
-            fast_path_from_seq = max(fast_path_from_seq, past.began_seq)
-    if not (throttles.is_settled(state) and throttles.is_settled(at_wide)):
-        has_pending_evidence = True
-    faults, bad, damage = state.faults, state.bad, state.damage
-    node.fast_path_from_seq = fast_path_from_seq
-    node.has_pending_evidence = (
-        has_pending_evidence
-        or (faults is not None and (bool(faults.run_ms) or not witnesses.is_empty(faults.witnesses)))
-        or (bad is not None and not witnesses.is_empty(bad.witnesses))
-        or (damage is not None and not witnesses.is_empty(damage.witnesses))
-    )
+    node.is_quick = True
+    node.has_pending_evidence = _has_points(state) or _has_points(at_host) or _has_points(at_wide)
+
+
+def _has_points(state: ScopeState) -> bool:
+    return state.points is not None and any([slot.points for slot in state.points.values()])  # noqa: C419 - cheaper

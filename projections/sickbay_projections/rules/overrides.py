@@ -75,7 +75,7 @@ def _empty(case: FoldContext, node: Node, cleared_seq: int, cleared_ms: int, eve
     """A clear ends every hold and record of the scope and empties its folds; it is a name for the rule After."""
     state = node.state
     for rule, hold in sorted((state.holds or {}).items()):
-        if case.now_ms < holds.over_ms(hold, node.limits) - hold.ramp_ms:
+        if case.now_ms < holds.over_ms(hold, node.limits):
             case.out.append(_released(case, node, (rule, hold.began_seq, hold.end_ms), "clear", event))
     operator = state.operator
     if operator is not None and not operator.allow and case.now_ms < operator.end_ms:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ..state.limits import RuleLimits
 from ..state.model import Node, ScopeState
 from .context import FoldContext
+from .scoring import Evidence
 
 
 def _no(_case: FoldContext) -> bool:
@@ -15,6 +16,14 @@ def _no(_case: FoldContext) -> bool:
 
 
 def _nothing(_case: FoldContext) -> None:
+    pass
+
+
+def _forgets_nothing(_state: ScopeState) -> None:
+    pass
+
+
+def _remembers_no_time(_node: Node, _now_ms: int) -> None:
     pass
 
 
@@ -26,12 +35,14 @@ class Rule(NamedTuple):
     """One rule. Its file makes it, `catalog.RULES` lists it."""
 
     name: str
-    clear: Callable[[ScopeState], None]
-    """Forget all that this rule remembers of a scope, but for its holds."""
-    step_back: Callable[[Node, int], None]
-    """No time that this rule remembers of a scope lies ahead of this log time."""
+    clear: Callable[[ScopeState], None] = _forgets_nothing
+    """Forget all that this rule remembers of a scope, but for its holds and points."""
+    step_back: Callable[[Node, int], None] = _remembers_no_time
+    """No time that this rule remembers of a scope, but for those of holds and points, lies ahead of this log time."""
     document: Callable[[Node, ScopeState, int], dict[str, Any]] = _no_document
     """Its counters of a scope at a log time, for `explain`. The state is an empty one where a clear made it void."""
+    evidence: tuple[Evidence, ...] = ()
+    """What scores points here, and holds by them."""
     cap_ms: Callable[[RuleLimits], int] | None = None
     """The longest that a hold of it may be; None: it holds nothing."""
     concerns: Callable[[FoldContext], bool] = _no

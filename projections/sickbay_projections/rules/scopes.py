@@ -31,15 +31,10 @@ def is_behind(node: Node) -> bool:
     return credential is not None and credential.state.cleared_seq > cleared_seq
 
 
-def any_other_good(case: FoldContext, node: Node) -> bool:
-    """Whether a replica other than this event's had a good answer of this scope in the last 10 min."""
+def has_other_good(case: FoldContext, node: Node, replica: str) -> bool:
+    """Whether a replica other than this one had a good answer of this scope in the last 10 min."""
     within_ms = node.limits.good_answer_ms
-    return any(_is_lately(case, node, witnesses.other_good_ms(each, case.replica), within_ms) for each in _states(node))
-
-
-def has_good(case: FoldContext, node: Node, within_ms: int) -> bool:
-    """Whether anybody had a good answer of this scope so lately."""
-    return any(_is_lately(case, node, each.good_ms, within_ms) for each in _states(node))
+    return any(_is_lately(case, node, witnesses.other_good_ms(each, replica), within_ms) for each in _states(node))
 
 
 def _states(node: Node) -> Iterator[ScopeState]:

@@ -8,8 +8,8 @@ from typing import Final
 from sickbay_events.kinds import Kind
 
 from ..state.model import Node
-from . import circuit, holds, scopes
-from .circuit import NAME
+from . import circuit, holds, scopes, scoring
+from .circuit import FAULTS, NAME
 from .context import FoldContext
 
 KINDS: Final[frozenset[Kind]] = frozenset({"network", "timeout", "server_error"})
@@ -21,7 +21,7 @@ def open_models(case: FoldContext) -> None:
     credential = case.node.credential
     if credential is None or case.kind not in KINDS:
         return
-    found, found_lately, called, kinds = 0, 0, 0, set[str | None]()
+    found, found_lately, called, kinds, by = 0, 0, 0, set[str | None](), set[str]()
     for model in credential.children.values():
         state = model.state
         lately = _is_lately(case, max(state.good_ms, state.bad_ms))
@@ -32,11 +32,14 @@ def open_models(case: FoldContext) -> None:
         found += 1
         found_lately += lately
         kinds.add(hold.kind)
+        by.add(hold.by)
     if found >= case.limits.spread_models and found_lately * 2 >= called:
-        _open(case, credential, {"open": found, "models": called}, network=kinds == {"network"})
+        # Models that are all held on the word of one replica are no more than its word for the wider scope.
+        word = by.pop() if len(by) == 1 else ""
+        _open(case, credential, {"open": found, "models": called}, word, network=kinds == {"network"})
 
 
-def _open(case: FoldContext, credential: Node, numbers: dict[str, int], *, network: bool) -> None:
+def _open(case: FoldContext, credential: Node, numbers: dict[str, int], word: str, *, network: bool) -> None:
     """The widest scope of which no model was answered; a provider without an alias has only its host."""
     candidates = []
     if credential.host is not None and (network or not credential.scope.alias):
@@ -48,7 +51,8 @@ def _open(case: FoldContext, credential: Node, numbers: dict[str, int], *, netwo
             continue
         hold = circuit.breaker_hold(wide)
         if (hold is None or case.now_ms >= hold.end_ms) and holds.is_after(case, NAME, wide.state):
-            circuit.begin_open(case, wide, numbers["open"], numbers)
+            numbers["n"] = hold.nth + 1 if hold is not None else 1
+            scoring.begin(case, wide, FAULTS, hold, word, numbers=numbers)
         return
 
 
@@ -58,7 +62,7 @@ def closed(case: FoldContext) -> None:
         hold = circuit.breaker_hold(wide)
         if wide is None or hold is None or not holds.is_after(case, NAME, wide.state):
             continue
-        circuit.close(case, wide, hold, ring_seq=hold.began_seq)
+        circuit.close(case, wide, hold)
         for model in sorted(models(wide), key=lambda model: model.key):
             own = circuit.breaker_hold(model)
             if own is None or own.kind not in KINDS or scopes.is_behind(model):
@@ -72,24 +76,25 @@ def closed(case: FoldContext) -> None:
 
 
 def failed(case: FoldContext) -> None:
-    """A fault as the one trial for all begins the next wide hold."""
+    """A fault as the one trial for all begins the next wide hold; another replica's makes one's word everyone's."""
     for wide in (case.node.host, case.node.credential):
         if wide is None or wide.state.holds is None:
             continue
         hold = circuit.breaker_hold(wide)
-        if hold is None or not circuit.is_trial(case, hold):
+        if hold is None or not holds.is_after(case, NAME, wide.state):
             continue
-        if holds.is_after(case, NAME, wide.state):
-            circuit.begin_open(case, wide, 1, {"faults": 1})
+        case.store.touch(wide)
+        if scoring.is_trial(case, hold):
+            scoring.tried(case, wide, hold, FAULTS)
+        elif case.now_ms < hold.end_ms:
+            scoring.confirm(case, wide, hold)
 
 
 def told_nothing(case: FoldContext) -> None:
-    """A trial of a wide hold gave its lease back."""
+    """A trial of a wide hold told nothing of it."""
     for wide in (case.node.host, case.node.credential):
-        hold = circuit.breaker_hold(wide)
-        if wide is not None and hold is not None and holds.is_leased(case, NAME, hold.began_seq):
-            holds.begins_again(case, wide, hold)
-            case.store.touch(wide)
+        if wide is not None:
+            scoring.told_nothing(case, wide, FAULTS)
 
 
 def models(wide: Node) -> Iterator[Node]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 
+from . import points
 from .limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX, UNHEARD_MS
 from .model import Node, Replica, ScopeState
 
@@ -15,6 +16,7 @@ _TIMES = (
     "clean_ms",
     "other_clean_ms",
     "bad_ms",
+    "fault_ms",
     "word_ms",
     "cleared_ms",
     "changed_ms",
@@ -90,7 +92,11 @@ def unheard_boots(replica: Replica, now_ms: int) -> list[str]:
 
 def ends(state: ScopeState) -> list[int]:
     """The ends that the scope's gate entry shows."""
-    found = [end_ms for _, hold in sorted((state.holds or {}).items()) for end_ms in (hold.end_ms, hold.shown_over_ms)]
+    found = [
+        end_ms
+        for _, hold in sorted((state.holds or {}).items())
+        for end_ms in (hold.end_ms, hold.shown_over_ms, hold.trial_from_ms)
+    ]
     found.append(state.ramp.end_ms if state.ramp else 0)
     return [*found, state.operator.end_ms if state.operator else 0, state.cleared_shown_ms]
 
@@ -105,17 +111,21 @@ def step_back(node: Node, now_ms: int, caps_ms: dict[str, int]) -> None:
         setattr(state, name, min(getattr(state, name), now_ms))
     state.cleared_shown_ms = min(state.cleared_shown_ms, now_ms + max(CLEAR_SHOWN_MS, OVERRIDE_MS_MAX))
     for hold in (state.holds or {}).values():
-        hold.began_ms = min(hold.began_ms, now_ms)
+        ahead_ms = max(0, hold.began_ms - now_ms)
+        hold.began_ms -= ahead_ms
         hold.evidence_ms = min(hold.evidence_ms, now_ms)
         hold.end_ms = min(hold.end_ms, now_ms + caps_ms[hold.rule])
-        hold.trial_ms = min(hold.trial_ms, now_ms)
-        goes_on_ms = node.limits.probation_ms if hold.proof else hold.ramp_ms
+        hold.first_ms = min(hold.first_ms, now_ms)
+        hold.trial_from_ms = min(max(0, hold.trial_from_ms - ahead_ms), hold.end_ms)
+        goes_on_ms = node.limits.probation_ms if hold.proof else 0
         hold.shown_over_ms = min(hold.shown_over_ms, max(hold.end_ms, now_ms) + goes_on_ms)
     for past in (state.past or {}).values():
         past.end_ms, past.over_ms = min(past.end_ms, now_ms), min(past.over_ms, now_ms)
     if state.operator is not None:
         state.operator.time_ms = min(state.operator.time_ms, now_ms)
         state.operator.end_ms = min(state.operator.end_ms, now_ms + OVERRIDE_MS_MAX)
+    for slot in (state.points or {}).values():
+        points.step_back(slot, now_ms, node.limits)
     if state.requests is not None:
         state.requests = {name: min(at_ms, now_ms) for name, at_ms in state.requests.items()}
     if state.ramp is not None and state.ramp.from_ms > now_ms:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from sickbay_events.derived import RULES
-from sickbay_events.policy import BreakerPolicy, Policy
+from sickbay_events.policy import Policy
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -21,23 +21,56 @@ BOOTS_MAX = 64
 ONCE_BITS = 1_024
 NEUTRAL_TRIALS = 3
 """Leased trials in a row that tell nothing, after which a hold begins again (Rule 4)."""
-BUCKETS = 6
-"""Buckets of the breaker's window (Rule 4.3)."""
-SAMPLE_BUCKETS = 30
-"""Buckets of the window of samples (Rule 4.4)."""
+SLOW_NEEDED = 20
+"""Slow calls in a row that open, where slow calls count at all (Rule 4.3)."""
 CLEAR_SHOWN_MS = 600_000
 RELEASE_SHOWN_MS = 60_000
+
+
+class Scoring(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of one sort of evidence (Rule 4.0)."""
+
+    weight: int
+    """Points of a failure; an answer takes one off."""
+    needed: int
+    """Failures in a row that hold a target without a record."""
+    above_max: int
+    """What it got over by itself raises that by so much at most."""
+    first_ms: int
+    """First trial so long after the hold began."""
+    every_ms: int
+    """Trials at most so far apart, before pace and length of the hold make them rarer."""
 
 
 class RuleLimits(msgspec.Struct, frozen=True, kw_only=True):
     """One policy as it holds for one target, in integers."""
 
-    strikes: int
-    strikes_window_ms: int
+    strikes: Scoring
+    throttles: Scoring
+    faults: Scoring
+    slow: Scoring
+    bad: Scoring
+    host: Scoring
+    """Damaged encoding of a host's models."""
+    above: int
+    record_ms: int
+    """Size of a half-day."""
+    points_ms: int
+    """How long points live after the newest failure."""
+    fresh_ms: int
+    """An outcome that waited longer in its reporter changes no points."""
+    quick_ms: int
+    """A success that waited no longer counts in every respect."""
+    equal_trials: int
+    trial_calls: int
+    pace_max_ms: int
+    held_part: int
+    held_part_own: int
+    held_max_ms: int
+    behind_ms: int
     quarantine_ms: int
     quarantine_cap_ms: int
     quarantine_growth_milli: int
-    early_trial_ms: int
     good_answer_ms: int
     heard_ms: int
     same_request_ms: int
@@ -45,17 +78,6 @@ class RuleLimits(msgspec.Struct, frozen=True, kw_only=True):
     forget_ms: int
     probation_ms: int
     impatience_ms: int
-    run_faults: int
-    run_ms: int
-    fresh_ms: int
-    """An outcome that waited longer in its reporter is in no run of faults."""
-    bucket_ms: int
-    window_ms: int
-    share_percent: int
-    share_attempts: int
-    low_share_percent: int
-    low_share_attempts: int
-    shares_only_above: int
     breaker_ms: int
     breaker_cap_ms: int
     breaker_growth_milli: int
@@ -65,13 +87,10 @@ class RuleLimits(msgspec.Struct, frozen=True, kw_only=True):
     spread_ms: int
     slow_ttft_ms: int
     """0: slow calls are not counted."""
-    slow_percent: int
-    suspect_percent: int
     hint_ms: int
     hint_spread_percent: int
     throttle_window_ms: int
-    throttle_answers: int
-    throttle_answers_small: int
+    needed_named: int
     throttle_growth_milli: int
     throttle_cap_ms: int
     quota_hint_ms: int
@@ -84,13 +103,6 @@ class RuleLimits(msgspec.Struct, frozen=True, kw_only=True):
     credential_ms: int
     credential_cap_ms: int
     credential_growth_milli: int
-    sample_ms: int
-    """Size of a bucket of samples."""
-    samples_ms: int
-    """Length of their window."""
-    bad: int
-    bad_percent: int
-    checkable: int
     degraded_ms: int
     degraded_cap_ms: int
     degraded_growth_milli: int
@@ -98,12 +110,11 @@ class RuleLimits(msgspec.Struct, frozen=True, kw_only=True):
     uncheckable: int
     host_models: int
     host_bad: int
-    counted_ms: int
-    """A success that waited no longer in its reporter is in every window that counts successes."""
     idle_ms: int
     unknown_ms: int
     readiness_failures: int
-    ramp_step_ms: int
+    ramp_part: int
+    ramp_max_ms: int
     ramp_percents: tuple[int, ...]
     ramp_replicas: int
     shadowed: tuple[str, ...]
@@ -112,82 +123,102 @@ class RuleLimits(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, policy: Policy) -> RuleLimits:
         """Round a policy's seconds to whole milliseconds."""
-        rejections, evidence = policy.rejections, policy.evidence
-        throttles, credential = policy.throttles, policy.credential
-        ramp, bucket_ms = policy.ramp, _ms(policy.breaker.bucket_s)
-        degraded, sample_ms = policy.degraded, _ms(policy.degraded.bucket_s)
-        hold_ms = _ms(rejections.hold_s)
-        grows = rejections.growth > 1
+        evidence, trials, ramp = policy.evidence, policy.trials, policy.ramp
+        points_ms, fresh_ms = _ms(evidence.window_s), _ms(evidence.queued_s)
+        good_answer_ms = _ms(policy.witnesses.good_answer_s)
         return cls(
-            strikes=rejections.threshold,
-            strikes_window_ms=_ms(rejections.window_s),
-            quarantine_ms=hold_ms,
-            quarantine_cap_ms=max(_ms(rejections.cap_s), hold_ms) if grows else hold_ms,
-            quarantine_growth_milli=round(rejections.growth * 1000),
-            early_trial_ms=_ms(rejections.early_trial_s),
-            good_answer_ms=_ms(policy.witnesses.good_answer_s),
-            heard_ms=_ms(policy.witnesses.heard_s),
+            above=evidence.above,
+            record_ms=_ms(evidence.record_s),
+            points_ms=points_ms,
+            fresh_ms=fresh_ms,
+            quick_ms=min(fresh_ms, points_ms, good_answer_ms, HOUR_MS),
             same_request_ms=_ms(evidence.same_request_s),
             took_ms=_ms(evidence.took_s),
             forget_ms=_ms(evidence.forget_s),
             probation_ms=_ms(evidence.probation_s),
-            fresh_ms=_ms(evidence.queued_s),
-            suspect_percent=policy.witnesses.suspect_percent,
-            **_breaker(policy.breaker),
-            hint_ms=_ms(throttles.hint_s),
-            hint_spread_percent=throttles.spread_percent,
-            throttle_window_ms=_ms(throttles.window_s),
-            throttle_answers=throttles.answers,
-            throttle_answers_small=throttles.answers_small_fleet,
-            throttle_growth_milli=round(throttles.growth * 1000),
-            throttle_cap_ms=_ms(throttles.cap_s),
-            quota_hint_ms=_ms(throttles.quota_hint_s),
-            quota_cap_ms=_ms(throttles.quota_cap_s),
-            throttle_trial_ms=_ms(throttles.trial_every_s),
-            quota_trial_ms=_ms(throttles.quota_trial_every_s),
-            refusals=credential.threshold,
-            refusals_replicas=credential.replicas,
-            refusals_window_ms=_ms(credential.window_s),
-            credential_ms=_ms(credential.hold_s),
-            credential_cap_ms=_ms(credential.cap_s),
-            credential_growth_milli=round(credential.growth * 1000),
-            sample_ms=sample_ms,
-            samples_ms=sample_ms * SAMPLE_BUCKETS,
-            bad=degraded.bad,
-            bad_percent=degraded.share_percent,
-            checkable=degraded.checkable,
-            degraded_ms=_ms(degraded.hold_s),
-            degraded_cap_ms=_ms(degraded.cap_s),
-            degraded_growth_milli=round(degraded.growth * 1000),
-            clean_trials=degraded.clean_trials,
-            uncheckable=degraded.uncheckable,
-            host_models=degraded.host_models,
-            host_bad=degraded.host_bad,
-            counted_ms=min(
-                bucket_ms * BUCKETS, sample_ms * SAMPLE_BUCKETS, _ms(policy.witnesses.good_answer_s), HOUR_MS
-            ),
+            equal_trials=trials.equal,
+            trial_calls=trials.calls,
+            pace_max_ms=_ms(trials.pace_max_s),
+            held_part=trials.held_part,
+            held_part_own=trials.held_part_own,
+            held_max_ms=_ms(trials.held_max_s),
+            behind_ms=_ms(trials.behind_s),
+            good_answer_ms=good_answer_ms,
+            heard_ms=_ms(policy.witnesses.heard_s),
+            **_rejections(policy),
+            **_throttles(policy),
+            **_breaker(policy),
+            **_degraded(policy),
             idle_ms=_ms(policy.health.idle_s),
             unknown_ms=_ms(policy.health.unknown_s),
             readiness_failures=policy.health.readiness_failures,
-            ramp_step_ms=_ms(ramp.step_s),
+            ramp_part=ramp.part,
+            ramp_max_ms=_ms(ramp.max_s),
             ramp_percents=ramp.percents,
             ramp_replicas=ramp.replicas,
             shadowed=tuple(rule for rule in RULES if not policy.enforces(rule)),
         )
 
 
-def _breaker(breaker: BreakerPolicy) -> dict[str, Any]:
+def _rejections(policy: Policy) -> dict[str, Any]:
+    rejections, credential = policy.rejections, policy.credential
+    hold_ms, grows = _ms(rejections.hold_s), rejections.growth > 1
     return {
+        "strikes": Scoring(
+            weight=1,
+            needed=rejections.threshold,
+            above_max=policy.evidence.above_max,
+            first_ms=_ms(rejections.first_s),
+            every_ms=_ms(rejections.trial_every_s),
+        ),
+        "quarantine_ms": hold_ms,
+        "quarantine_cap_ms": max(_ms(rejections.cap_s), hold_ms) if grows else hold_ms,
+        "quarantine_growth_milli": round(rejections.growth * 1000),
+        "refusals": credential.threshold,
+        "refusals_replicas": credential.replicas,
+        "refusals_window_ms": _ms(credential.window_s),
+        "credential_ms": _ms(credential.hold_s),
+        "credential_cap_ms": _ms(credential.cap_s),
+        "credential_growth_milli": round(credential.growth * 1000),
+    }
+
+
+def _throttles(policy: Policy) -> dict[str, Any]:
+    throttles = policy.throttles
+    return {
+        "throttles": Scoring(
+            weight=1,
+            needed=throttles.needed,
+            above_max=throttles.above_max,
+            first_ms=_ms(throttles.first_s),
+            every_ms=_ms(throttles.trial_every_s),
+        ),
+        "needed_named": throttles.needed_named,
+        "hint_ms": _ms(throttles.hint_s),
+        "hint_spread_percent": throttles.spread_percent,
+        "throttle_window_ms": _ms(throttles.window_s),
+        "throttle_growth_milli": round(throttles.growth * 1000),
+        "throttle_cap_ms": _ms(throttles.cap_s),
+        "quota_hint_ms": _ms(throttles.quota_hint_s),
+        "quota_cap_ms": _ms(throttles.quota_cap_s),
+        "throttle_trial_ms": _ms(throttles.trial_max_s),
+        "quota_trial_ms": _ms(throttles.quota_trial_max_s),
+    }
+
+
+def _breaker(policy: Policy) -> dict[str, Any]:
+    breaker = policy.breaker
+    faults = Scoring(
+        weight=breaker.fault_points,
+        needed=breaker.consecutive,
+        above_max=policy.evidence.above_max,
+        first_ms=_ms(breaker.first_s),
+        every_ms=_ms(breaker.trial_every_s),
+    )
+    return {
+        "faults": faults,
+        "slow": msgspec.structs.replace(faults, weight=1, needed=SLOW_NEEDED),
         "impatience_ms": _ms(breaker.impatience_s),
-        "run_faults": breaker.consecutive,
-        "run_ms": _ms(breaker.run_s),
-        "bucket_ms": _ms(breaker.bucket_s),
-        "window_ms": _ms(breaker.bucket_s) * BUCKETS,
-        "share_percent": breaker.share_percent,
-        "share_attempts": breaker.share_attempts,
-        "low_share_percent": breaker.low_share_percent,
-        "low_share_attempts": breaker.low_share_attempts,
-        "shares_only_above": breaker.shares_only_above,
         "breaker_ms": _ms(breaker.hold_s),
         "breaker_cap_ms": _ms(breaker.cap_s),
         "breaker_growth_milli": round(breaker.growth * 1000),
@@ -196,7 +227,28 @@ def _breaker(breaker: BreakerPolicy) -> dict[str, Any]:
         "spread_models": breaker.spread_models,
         "spread_ms": _ms(breaker.spread_s),
         "slow_ttft_ms": breaker.slow_ttft_ms,
-        "slow_percent": breaker.slow_percent,
+    }
+
+
+def _degraded(policy: Policy) -> dict[str, Any]:
+    degraded = policy.degraded
+    bad = Scoring(
+        weight=degraded.bad_points,
+        needed=degraded.consecutive,
+        above_max=policy.evidence.above_max,
+        first_ms=_ms(degraded.first_s),
+        every_ms=_ms(degraded.trial_every_s),
+    )
+    return {
+        "bad": bad,
+        "host": msgspec.structs.replace(bad, needed=-(-degraded.host_points // degraded.bad_points)),
+        "degraded_ms": _ms(degraded.hold_s),
+        "degraded_cap_ms": _ms(degraded.cap_s),
+        "degraded_growth_milli": round(degraded.growth * 1000),
+        "clean_trials": degraded.clean_trials,
+        "uncheckable": degraded.uncheckable,
+        "host_models": degraded.host_models,
+        "host_bad": degraded.host_bad,
     }
 
 

@@ -47,33 +47,35 @@ class Hold(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     kind: str | None = None
     status: int | None = None
     count: int = 0
-    """Strikes, faults or bad samples behind it, as they stood when it began."""
-    of: int = 0
-    """Checkable answers of which those were a share (Rule 4.4)."""
-    encoding: bool = False
-    """It is for damaged encoding."""
+    """Failures behind it, as they stood when it began."""
+    evidence: str = ""
+    """Whose points it rests on (`Points`); "" if it goes by none."""
+    score: int = 0
+    """Those points, as they stood when the target was first held."""
+    first_ms: int = 0
+    """When that was: a hold that begins again goes on with it."""
+    every_ms: int = 0
+    """How far apart its trials are at most, before the length of the hold makes them rarer."""
+    trial_from_ms: int = 0
+    """From when a leased trial is wanted, also before its end; 0: only after it."""
     by: str = ""
-    """Token of the only replica that saw them; "" where there were more."""
+    """Token of the replica on whose word alone it rests; "" where it is everyone's."""
+    last: str = ""
+    """Token of the replica whose leased trial began it again."""
+    nth: int = 1
+    """1, and one more for each failed trial or new hold after it."""
     clean: int = 0
     """Clean leased trials of it."""
     uncheckable: int = 0
     """Answers on its probation that could not be checked."""
     later: int = 0
     """The same sort of evidence since it began: counted, moves nothing."""
-    nth: int = 1
-    """How many holds in a row this is; growth goes by it."""
     evidence_ms: int = 0
     """Newest outcome, other than neutral ones, at or after its end."""
     shown_over_ms: int = 0
     """End of the probation as the gate entry shows it: exact until evidence comes, then at most a minute long."""
     neutral: int = 0
     """Leased trials in a row that told nothing."""
-    early: bool = False
-    """One early trial is due before the end (Rule 4.1)."""
-    trial_ms: int = 0
-    """Newest early trial that told something; 0: none yet (Rule 4.2)."""
-    ramp_ms: int = 0
-    """Length of the ramp after its end, during which it keeps its place here; only a throttle's."""
 
 
 class Past(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -85,6 +87,7 @@ class Past(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     over_ms: int
     """When its probation was over too."""
     nth: int = 1
+    """Growth of a credential's holds goes by it."""
 
 
 class Operator(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -98,51 +101,28 @@ class Operator(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     actor: str
 
 
-class Witnesses(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Who has seen the like (Rule 4, Two witnesses). Replicas are named by their tokens."""
+class Points(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Points of one sort of evidence at one scope, and what it got over by itself (Rule 4.0)."""
 
-    likes: dict[str, int] = {}
-    """Replica -> log time of its newest like event with no good answer of its own after it."""
-    alone: str | None = None
-    """The replica that reached the threshold alone while others had good answers."""
-    alone_ms: int = 0
-    """When it last did."""
-    alone_end_ms: int = 0
-    """End of the hold that replica has in its own overlay."""
-
-
-class Strikes(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Strikes of a target (Rule 4.1)."""
-
+    points: int = 0
+    top: int = 0
+    """Their highest since they were last 0."""
+    since_ms: int = 0
+    """Log time of the first failure since then."""
     newest_ms: int = 0
-    plain: dict[str, int] = {}
-    """Replica -> strikes that are `model_unavailable`."""
-    permission: dict[str, int] = {}
-    """Replica -> strikes that are `permission_model`."""
-    early: bool = False
-    """The target had answered shortly before the first of them."""
-    witnesses: Witnesses = msgspec.field(default_factory=Witnesses)
-
-
-class Faults(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Faults of a target that do not hold it (Rule 4.3). Windows are as in `window`; replicas are named by tokens."""
-
-    run_ms: list[int] = []
-    """Log times of the newest consecutive faults, the newest last; `run_by` names the replica of each."""
-    run_by: list[str] = []
+    """Log time of the newest one."""
+    life_ms: int = 0
+    """So long after it they are dropped."""
+    events: int = 0
+    """Failures and answers since they were last 0."""
+    told: bool = False
+    """They were one replica's word alone, and that was told: what comes down then teaches nothing."""
+    permission: int = 0
+    """Failures among those of `by` that are `permission_model`."""
     by: dict[str, list[int]] = {}
-    """Replica -> window of its faults; "" stands for all replicas beyond the first 16."""
-    slow_by: dict[str, list[int]] = {}
-    """Replica -> window of its slow calls."""
-    witnesses: Witnesses = msgspec.field(default_factory=Witnesses)
-
-
-class Bad(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Bad samples of a scope that do not hold it (Rule 4.4). Windows are as in `buckets`."""
-
-    by: dict[str, list[int]] = {}
-    """Replica -> window of its bad samples; "" stands for all replicas beyond the first 16."""
-    witnesses: Witnesses = msgspec.field(default_factory=Witnesses)
+    """Replica -> failures, answers, log time of its newest failure; "" stands for all beyond the first 16."""
+    record: list[int] = []
+    """Half-day, the most failures in a row that came down to 0 by themselves in it, and in the one before it."""
 
 
 class Sightings(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -180,16 +160,6 @@ class ProbeState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """Readiness checks that failed in a row."""
 
 
-class Throttling(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Throttles of a scope that do not hold the fleet (Rule 4.2). Replicas are named by their tokens."""
-
-    at_ms: list[int] = []
-    """Log times of the newest throttles with no answer since, the newest last; `by` names the replica of each."""
-    by: list[str] = []
-    rate: Witnesses = msgspec.field(default_factory=Witnesses)
-    quota: Witnesses = msgspec.field(default_factory=Witnesses)
-
-
 class Refusals(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """Strikes of a credential (Rule 4.1)."""
 
@@ -207,6 +177,8 @@ class Ramp(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """The name that gives each replica its place in the ring."""
     from_ms: int
     end_ms: int
+    prover: str = ""
+    """Token of the replica whose answer ended the hold: it is always in."""
 
 
 class ScopeState(msgspec.Struct, omit_defaults=True, gc=False):
@@ -232,22 +204,15 @@ class ScopeState(msgspec.Struct, omit_defaults=True, gc=False):
     """The newest outcome that was no success."""
     bad_status: int | None = None
     bad_ms: int = 0
-    strikes: Strikes | None = None
+    points: dict[str, Points] | None = None
+    """By evidence: `strikes`, `throttles`, `faults`, `slow`, `bad` or `damage`."""
+    fault_ms: int = 0
+    """Newest fault that counted, for the word for its health."""
     holds: dict[str, Hold] | None = None
     """Rule -> its hold, until it is over."""
     past: dict[str, Past] | None = None
     """Rule -> its last hold that is over."""
-    window: list[int] | None = None
-    """Attempts of the breaker's window, as in `window`."""
-    faults: Faults | None = None
-    throttling: Throttling | None = None
     refusals: Refusals | None = None
-    checked: list[int] | None = None
-    """Samples of what was answered, clean or bad, as in `buckets`; `attributed`: of those that can show damaged
-    encoding. `bad` and `damage` have the bad ones of each."""
-    bad: Bad | None = None
-    attributed: list[int] | None = None
-    damage: Bad | None = None
     notices: Notices | None = None
     probes: ProbeState | None = None
     against_ms: int = 0
@@ -354,12 +319,12 @@ class Node:
         "credential",
         "dirty",
         "due_ms",
-        "fast_path_from_seq",
         "gone",
         "has_pending_evidence",
         "hashed",
         "health_unchanged_until_ms",
         "host",
+        "is_quick",
         "key",
         "limits",
         "scope",
@@ -381,10 +346,10 @@ class Node:
         """Its place in the queue of those that leave when idle."""
         self.gone = False
         """It has left the fleet's state; a new one may stand under its key."""
-        self.fast_path_from_seq = NEVER
-        """A success that had seen this sequence leaves by the quick exit; `NEVER`: it may do more."""
+        self.is_quick = False
+        """An ordinary success leaves by the quick exit."""
         self.has_pending_evidence = False
-        """It has to take back what is remembered, too."""
+        """It has to take points off, too."""
         self.health_unchanged_until_ms = 0
         """Before this log time such a success leaves the word for its health as it is."""
 

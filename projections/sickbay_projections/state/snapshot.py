@@ -12,7 +12,7 @@ from sickbay_events.policy import Policy
 from .model import Replica, Route, ScopeState, encode_sorted
 from .store import Store
 
-FOLD_VERSION: Final = 1
+FOLD_VERSION: Final = 2
 """Rises whenever the same log gives another state: snapshots of another version are not read."""
 
 

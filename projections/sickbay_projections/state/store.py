@@ -10,7 +10,7 @@ from sickbay_events.policy import Policy
 
 from . import bounds
 from .limits import HOUR_MS, UNHEARD_MS, RuleLimits
-from .model import NEVER, Node, Replica, Route
+from .model import Node, Replica, Route
 
 ROUTES_MAX: Final = 1_000
 """Chains whose answers are counted within one hour."""
@@ -123,7 +123,7 @@ class Store:
 
     def invalidate_fast_path(self, node: Node) -> None:
         """Of this scope and those below: the next success may do more than count."""
-        node.fast_path_from_seq = NEVER
+        node.is_quick = False
         for child in node.children.values():
             self.invalidate_fast_path(child)
 
@@ -173,7 +173,7 @@ class Store:
             limits = self.limits_of(node.scope)
             if limits != node.limits:
                 changed.append(node)
-            node.limits, node.fast_path_from_seq = limits, NEVER
+            node.limits, node.is_quick = limits, False
         self.queue_idle()
         return changed
 

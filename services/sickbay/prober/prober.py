@@ -23,7 +23,7 @@ from nats.aio.client import Client
 from sickbay_events import GateEntry, ProbeResult, Target
 from sickbay_events.lease_wire import SUBJECT, LeaseName, TrialAnswer, TrialAsk
 from sickbay_projections import Fleet, decide_entries
-from sickbay_projections.decide import wants_early
+from sickbay_projections.decide import denies, is_on_probation, trial_from_ms
 
 from ..bus.connect import BusError
 from ..control.acts import publish_probe
@@ -63,8 +63,10 @@ def probe_leases(target: Target, entries: Sequence[GateEntry | None], at_ms: int
         for hold in entry.holds if entry is not None else ():
             if hold.began_seq < cleared_seq or not hold.enforced:
                 continue
-            early = at_ms < hold.end_ms and wants_early(hold, at_ms)
-            if early or (hold.end_ms <= at_ms < hold.over_ms and hold.proof):
+            is_denied = denies(hold, at_ms, "")
+            if (is_denied and 0 < trial_from_ms(hold, "", 0) <= at_ms) or (
+                not is_denied and is_on_probation(hold, at_ms)
+            ):
                 wanted.append(LeaseName(key, hold.rule, hold.began_seq))
         cleared_seq = max(cleared_seq, (entry.cleared_seq or 0) if entry is not None else 0)
     return wanted

@@ -14,7 +14,16 @@ from sickbay_events import Decision, NameRefused, Target, TokenRefused
 from sickbay_events.names import at_machine
 from sickbay_events.view import HoldView
 from sickbay_projections import decide_entries
-from sickbay_projections.weighing import Entries, LeaseNeeded, alive, denying, leases_needed, moments, stricter
+from sickbay_projections.weighing import (
+    Entries,
+    LeaseNeeded,
+    alive,
+    denying,
+    leases_needed,
+    moments,
+    stricter,
+    without_shared,
+)
 
 from ..view.entries import STALE_S, View
 from .denials import SAY_EVERY_S, DenialCount, Denials
@@ -219,7 +228,7 @@ class Gate:
             return self._allow("no_target")
         cluster, own, now_ms = self._entries_of(known)
         decision = self._decide(cluster, own, now_ms)
-        until_ms = min(self._moments(known, cluster, own, now_ms), default=now_ms + KEPT_MS)
+        until_ms = min(self._moments(cluster, own, now_ms), default=now_ms + KEPT_MS)
         cached = CachedDecision(decision, now_ms, min(until_ms, now_ms + KEPT_MS))
         cached.is_shadowed = decision.reason == "ok" and any(
             not hold.enforced and now_ms < hold.end_ms for entry in (*cluster, *own) if entry for hold in entry.holds
@@ -238,8 +247,8 @@ class Gate:
             self._overlay.fold()
         now_ms = self._view.now_ms()
         cluster = [alive(self._entries.get(key), now_ms) for key in known.keys]
-        own = [self._overlay.entry(key, now_ms) if key in self._marked else None for key in known.keys]
-        return cluster, own, now_ms
+        own: Entries = [self._overlay.entry(key, now_ms) if key in self._marked else None for key in known.keys]
+        return cluster, own if self._view.is_stale else without_shared(cluster, own, now_ms), now_ms
 
     def _decide(self, cluster: Entries, own: Entries, now_ms: int) -> Decision:
         checkpoint = self._view.checkpoint
@@ -249,12 +258,10 @@ class Gate:
             decision = stricter(decision, decide_entries(own, now_ms, self._replica, source="local"))
         return decision
 
-    def _moments(self, known: _Known, cluster: Entries, own: Entries, now_ms: int) -> Iterator[int]:
+    def _moments(self, cluster: Entries, own: Entries, now_ms: int) -> Iterator[int]:
         """The moments after `now_ms` at which time alone may change the decision."""
         yield from moments(cluster, now_ms, self._replica)
         yield from moments(own, now_ms, self._replica)
-        for key in known.keys:
-            yield from [moment for moment in self._overlay.cuts_ms(key) if moment > now_ms]
 
     def _repeat(self, cached: CachedDecision, now_s: float, now_ms: int) -> Decision:
         """The cached decision as of now; a denial is counted."""
@@ -290,8 +297,8 @@ class Gate:
             if known is None:
                 return Inspection(self._allow("no_target"), math.inf, [])
             cluster, own, now_ms = self._entries_of(known)
-            until_ms = min(self._moments(known, cluster, own, now_ms), default=now_ms + KEPT_MS)
-            holds = [*denying(cluster, now_ms), *denying(own, now_ms)]
+            until_ms = min(self._moments(cluster, own, now_ms), default=now_ms + KEPT_MS)
+            holds = [*denying(cluster, now_ms, self._replica), *denying(own, now_ms, self._replica)]
             return Inspection(self._decide(cluster, own, now_ms), (until_ms - now_ms) / 1000, holds)
         except Exception:  # noqa: BLE001 - see decide
             self.counts["failed"] += 1
@@ -330,4 +337,6 @@ class Gate:
         if known is None:
             return []
         cluster, own, now_ms = self._entries_of(known)
-        return leases_needed(known.keys, cluster, own, now_ms, is_stale=self._view.is_stale)
+        checkpoint = self._view.checkpoint
+        replicas = checkpoint.replicas if checkpoint is not None else 0
+        return leases_needed(known.keys, cluster, own, now_ms, replica=self._replica, replicas=replicas)

@@ -21,7 +21,6 @@ from sickbay_events import CallAnswered, CallOutcome, Event, GateEntry, Override
 from sickbay_events.outcome import Lease
 from sickbay_events.view import HoldView
 from sickbay_projections import Fleet, Recorded
-from sickbay_projections.rules.holds import cut_short
 
 _log = logging.getLogger("sickbay.overlay")
 
@@ -33,9 +32,6 @@ PENDING_MAX: Final = 1_000
 """Without an event loop the queue is folded when it is this long."""
 UNACKNOWLEDGED_MAX: Final = 12_000
 """More than a reporter keeps. The oldest are forgotten; their holds then run to their own end."""
-LEVELS_MAX: Final = 1_000
-LEVEL_MAX: Final = 30
-"""Doublings are counted up to this; the cap of the policy is reached long before."""
 _OWN_END: Final = ("throttle",)
 """Rules whose local holds run to their own end even if the cluster holds nothing."""
 
@@ -48,10 +44,6 @@ class Mark(msgspec.Struct):
     began_seq: int
     log_seq: int | None = None
     """Log sequence of the event that began it; None until that is acknowledged."""
-    cut_ms: int | None = None
-    """When it ends at the latest, once the cluster has passed its events and holds nothing."""
-    is_cut: bool = False
-    """`cut_ms` came before the hold's own end: it is on probation now."""
 
 
 class Overlay:
@@ -70,7 +62,7 @@ class Overlay:
         self.seq = 0
         """This replica's own counter; its value when a call starts is the call's local `seen_seq`."""
         self.counts: Counter[str] = Counter()
-        """`folded`, `failed`, `ended_by_cluster`, `cut`."""
+        """`folded`, `failed`, `ended_by_cluster`."""
         self._now_ms, self._cluster, self._replica = now_ms, cluster, replica
         self._policy = Policy()
         self._fleet = Fleet(router_policy(self._policy), overlay=True)
@@ -81,9 +73,6 @@ class Overlay:
         self._unacknowledged: OrderedDict[int, int] = OrderedDict()
         self._marks: dict[str, dict[str, Mark]] = {}
         self._by_began: dict[int, list[Mark]] = {}
-        self._levels: OrderedDict[str, dict[str, int]] = OrderedDict()
-        """By scope key and rule: how many holds that the cluster does not share there were since the last success."""
-        self._checkpoint_seq = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self._ticking = False
@@ -150,9 +139,6 @@ class Overlay:
                 except Exception:  # noqa: BLE001 - a router goes on whatever the fold does
                     self.counts["failed"] += 1
                     _log.exception("the overlay could not fold an outcome")
-                if isinstance(event, CallAnswered) or (isinstance(event, CallOutcome) and event.kind == "ok"):
-                    for key in target.keys:
-                        self._levels.pop(key, None)
             changed = self._fleet.take_changed()
             touched.update(changed)
             for key in touched:
@@ -169,18 +155,7 @@ class Overlay:
             if entry is None:
                 self.marked.discard(key)
                 return None
-            for hold in entry.holds:
-                mark = self._mark(key, hold.rule)
-                if mark is not None and not mark.is_cut and mark.cut_ms is not None and mark.cut_ms <= now_ms:
-                    self._cut(mark)
-                    return self.entry(key, now_ms)
             return entry
-
-    def cuts_ms(self, key: str) -> list[int]:
-        """When local holds of a scope end because the cluster does not share them, in log time."""
-        with self.lock:
-            marks = self._marks.get(key, {}).values()
-            return [mark.cut_ms for mark in marks if mark.cut_ms is not None and not mark.is_cut]
 
     def set_policy(self, policy: Policy, _seq: int = 0) -> None:
         """Use another policy from now on; what was folded stands."""
@@ -227,10 +202,9 @@ class Overlay:
                 self.counts["ended_by_cluster"] += 1
                 self._end(mark)
 
-    def checkpoint(self, seq: int) -> None:
+    def checkpoint(self, _seq: int) -> None:
         """The cluster has folded the log up to `seq`."""
         with self.lock:
-            self._checkpoint_seq = seq
             for marks in list(self._marks.values()):
                 for mark in list(marks.values()):
                     self._review(mark)
@@ -241,15 +215,6 @@ class Overlay:
         if self._released_after(mark, mark.log_seq):
             self.counts["ended_by_cluster"] += 1
             self._end(mark)
-            return
-        now_ms = self._now_ms()
-        if mark.cut_ms is not None:
-            if mark.cut_ms <= now_ms and not mark.is_cut:
-                self._cut(mark)
-        elif mark.rule not in _OWN_END and self._checkpoint_seq >= mark.log_seq and not self._held(mark.key, now_ms):
-            limits = self._policy.overlay
-            mark.cut_ms = now_ms + int(1000 * min(limits.cap_s, limits.extra_s * 2 ** self._next_level(mark)))
-            self.on_changed(mark.key)
 
     def _released_after(self, mark: Mark, log_seq: int) -> bool:
         own = self._cluster.get(mark.key)
@@ -257,29 +222,6 @@ class Overlay:
             return True
         entries = [self._cluster.get(key) for key in _nested(mark.key)]
         return any(entry is not None and (entry.cleared_seq or 0) > log_seq for entry in entries)
-
-    def _held(self, key: str, now_ms: int) -> bool:
-        entries = [self._cluster.get(at) for at in _nested(key)]
-        return any(hold.end_ms > now_ms for entry in entries if entry is not None for hold in entry.holds)
-
-    def _next_level(self, mark: Mark) -> int:
-        """How many holds that the cluster does not share came before this one since the last success."""
-        levels = self._levels.setdefault(mark.key, {})
-        level = levels.get(mark.rule, 0)
-        levels[mark.rule] = min(LEVEL_MAX, level + 1)
-        self._levels.move_to_end(mark.key)
-        if len(self._levels) > LEVELS_MAX:
-            self._levels.popitem(last=False)
-        return level
-
-    def _cut(self, mark: Mark) -> None:
-        """End a hold that the cluster does not share. Its evidence is kept: on probation the next failed trial begins
-        it again, for longer."""
-        mark.is_cut = True
-        fleet, now_ms = self._fleet, self._now_ms()
-        if cut_short(fleet.store, fleet.store.nodes[mark.key], mark.rule, self.seq, now_ms):
-            self.counts["cut"] += 1
-            self._take_changed()
 
     def _end(self, mark: Mark) -> None:
         # By a clear: the next hold needs the full evidence again.

@@ -288,17 +288,11 @@ class Trials:
         trial.is_over = True
         early = [lease for lease in trial.held if lease.early]
         for lease in early:
-            again_s = EARLY_AGAIN_S
-            if group != "neutral":
-                again_s = lease.every_ms / 1000 or (lease.end_ms - self._view.now_ms()) / 1000
-            self._remember(self._early_made, key_of(lease), now_s + again_s)
+            if group == "neutral":
+                self._remember(self._early_made, key_of(lease), now_s + EARLY_AGAIN_S)
         if group == "neutral" or not n:
             self._end(trial, trial.held, give_back=True)
             return
-        if group != "success":
-            # If a hold has but one early trial, the lease is kept until it expires: a router that has not heard of
-            # the outcome yet must not make another one.
-            self._end(trial, [lease for lease in early if not lease.every_ms], give_back=False)
         self._settle(trial, trial.held, n)
 
     def acked(self, n: int, log_seq: int) -> None:

@@ -17,7 +17,7 @@ from sickbay_projections.rules.health import WORDS, health
 from sickbay_projections.rules.samples import ENCODING
 from sickbay_projections.state import buckets
 from sickbay_projections.state.limits import DAY_MS, HOUR_MS
-from sickbay_projections.state.model import NEVER, Node
+from sickbay_projections.state.model import Node
 
 from ..metrics.sample import Sample
 from ..metrics.table import OTHER, PROVIDERS_MAX, TARGETS_MAX
@@ -109,7 +109,7 @@ class FleetScan:
         if (
             wide is _NOTHING
             and name is _NOTHING
-            and node.fast_path_from_seq != NEVER
+            and node.is_quick
             and state.operator is None
             and state.word == "healthy"
             and now_ms < state.good_ms + node.limits.idle_ms

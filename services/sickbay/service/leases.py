@@ -21,7 +21,7 @@ from sickbay_events import Target
 from sickbay_events.derived import RULES
 from sickbay_events.lease_wire import LeaseName, TrialAnswer, TrialAsk, ttl_s
 from sickbay_projections import Fleet
-from sickbay_projections.decide import wants_early
+from sickbay_projections.decide import denies, trial_from_ms
 
 from ..bus.connect import BusError
 from ..bus.jetstream import NO_MESSAGE_FOUND, ApiError, JetStreamApi, parse_rfc3339_ns
@@ -104,7 +104,7 @@ class Leases:
         done: list[tuple[LeaseName, int]] = []
         try:
             for name in ask.leases:
-                seq, left_s = 0, 0.0 if ask.action == "renew" else self._spent_s(name)
+                seq, left_s = 0, 0.0 if ask.action == "renew" else self._spent_s(name, ask.replica)
                 if not left_s:
                     seq, left_s = await self._take_one(name, value, renew=ask.action == "renew")
                 if left_s:
@@ -116,12 +116,15 @@ class Leases:
             raise
         return TrialAnswer(granted=True, token=ask.token, expires_in_ms=self._ttl_s(ask.limit_ms) * 1000)
 
-    def _spent_s(self, name: LeaseName) -> float:
-        """Seconds until the hold's end, if this state has the hold and it allows no early trial any more; else 0."""
+    def _spent_s(self, name: LeaseName, replica: str) -> float:
+        """Seconds until this replica may try the hold, if it stands here and wants no trial of its yet."""
         entry, now_ms = self._fleet().entry(name.scope), self._now_ms()
         for hold in entry.holds if entry is not None else ():
             if (hold.rule, hold.began_seq) == (name.rule, name.began_seq) and now_ms < hold.end_ms:
-                return 0.0 if wants_early(hold, now_ms) else (hold.end_ms - now_ms) / 1000
+                from_ms = trial_from_ms(hold, replica, self._fleet().replicas(now_ms))
+                if not denies(hold, now_ms, replica) or 0 < from_ms <= now_ms:
+                    return 0.0
+                return ((from_ms or hold.end_ms) - now_ms) / 1000
         return 0.0
 
     async def _take_one(self, name: LeaseName, value: Value, *, renew: bool) -> tuple[int, float]:
