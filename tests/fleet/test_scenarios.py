@@ -87,14 +87,17 @@ def test_outlier_detection_ejects_longer_each_time_and_lets_in_at_a_sweep() -> N
     assert rival.is_free("r1", 101.8), "each for itself"
     assert not rival.is_free("r0", 139.9), "30 s are over at 131.8, the next sweep is at 140"
     assert rival.is_free("r0", 140.0)
-    outcomes(rival, *["down"] * 5, at_s=141.0)
+    outcomes(rival, "down", "down", "down", "down", "down", at_s=141.0)
     assert not rival.is_free("r0", 199.9)
     assert rival.is_free("r0", 210.0)
 
 
 def test_a_breaker_wants_a_hundred_calls_and_ten_trials() -> None:
     rival = Breaker(["r0"])
-    outcomes(rival, *["ok"] * 50, *["down"] * 49)
+    for n in range(50):
+        outcomes(rival, "ok", at_s=100.0 + n / 10)
+    for n in range(49):
+        outcomes(rival, "down", at_s=105.0 + n / 10)
     assert rival.is_free("r0", 110.0)
     outcomes(rival, "down", at_s=110.0)
     assert not rival.is_free("r0", 169.9)

@@ -56,8 +56,8 @@ class Limiter(Protocol):
 
 
 class Bucket:
-    """So many calls a second, and a burst of as many as come in one second. With `warm` it takes a tenth up to the
-    first of these two moments and all from the second one on."""
+    """So many calls a second, and a burst of as many as come in one second. With `warm` it takes a tenth at the
+    first of these two moments, then more and more, and all from the second one on."""
 
     def __init__(self, rate: float, warm: tuple[float, float] | None = None) -> None:
         self._rate, self._warm, self._left, self._at_s = rate, warm, rate, 0.0
@@ -65,9 +65,9 @@ class Bucket:
     def take(self, at_s: float) -> float | None:
         """See `Limiter`."""
         rate = self._rate
-        if self._warm is not None:
+        if self._warm is not None and at_s >= self._warm[0]:
             began_s, ended_s = self._warm
-            rate *= 0.1 + 0.9 * min(1.0, max(0.0, (at_s - began_s) / (ended_s - began_s)))
+            rate *= 0.1 + 0.9 * min(1.0, (at_s - began_s) / (ended_s - began_s))
         self._left = min(max(1.0, rate), self._left + (at_s - self._at_s) * rate)
         self._at_s = at_s
         if self._left < 1:
@@ -124,7 +124,9 @@ class Provider:
         """Status and body by condition."""
         self._outages, self._bursts = _Times(outages), _Times(bursts)
         self._rejects, self._fails = rejects, fails
-        self._limiter, self._spare = (limiter(), limiter()) if limiter is not None else (None, None)
+        self._limiter: Limiter | None = limiter() if limiter is not None else None
+        self._spare: Limiter | None = limiter() if limiter is not None else None
+        """Of the second one refused calls take their room, too."""
         self._over: Condition = over
         self._hint_s, self._unreachable_from_s = hint_s, unreachable_from_s
 

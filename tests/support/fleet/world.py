@@ -183,7 +183,8 @@ class World:
         if told.held_after_s is None and first.from_s <= at_s < first.to_s and len(held) == len(self.callers):
             told.held_after_s = at_s - first.from_s
         if told.free_after_s is None and at_s >= last.to_s and not held:
-            told.free_after_s = at_s - last.to_s
+            after_s = at_s - last.to_s
+            told.free_after_s = after_s if after_s > self.story.sample_s else 0.0
 
     def _folded(self, recorded: Recorded) -> None:
         """An event reached the fleet's fold."""
