@@ -49,7 +49,7 @@ def test_a_replay_in_another_process_with_another_hash_seed_gives_the_same_bytes
 def test_encoding_and_decoding_in_the_middle_changes_nothing_afterwards(seed: int) -> None:
     rng = random.Random(seed)
     live, copy = Fleet(), Fleet()
-    happened = dict.fromkeys(("held", "released", "healthchanged", "warningraised", "repeated", "policy"), 0)
+    happened = dict.fromkeys(("targetheld", "released", "healthchanged", "warningraised", "repeated", "policy"), 0)
     for recorded in history(seed, 1500):
         if rng.random() < 0.05:
             data = copy.encode()
