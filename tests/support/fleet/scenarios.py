@@ -58,7 +58,7 @@ def _died(s: float, how: Condition, rate: float, rates: dict[str, float] | None 
         rates=rates,
         length_s=began_s + 4 / 3 * s + tail_s,
         provider=lambda seed: Provider(outages=[stretched(Outage(began_s, began_s + s, how), seed)]),
-        sample_s=1.0 if is_rare else 0.25,
+        sample_s=1.0 if is_rare else 0.1 if s == 5 else 0.25,
         checkpoint_every_s=2.9 if is_rare else 1.0,  # a view older than 3 s is stale
     )
     is_short_and_busy = s == 40 and (rate >= 100 or (rate == 12 and how == "gone"))
