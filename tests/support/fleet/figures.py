@@ -47,8 +47,8 @@ class Lesson(NamedTuple):
     first_s: float
     every_s: float
 
-    def wanted(self, word: Sequence[tuple[str, bool]]) -> int:
-        """Failures that a word of the fleet takes: enough in a row, and of a second replica."""
+    def wanted(self, word: Sequence[tuple[str, bool]], replicas: int) -> int:
+        """Failures that a word of the fleet takes: enough in a row, and of a second replica if there is one."""
         points, seen, failures = 0, set[str](), 0
         for replica, is_ok in word:
             if is_ok:
@@ -57,7 +57,7 @@ class Lesson(NamedTuple):
             failures += 1
             seen.add(replica)
             points = min(points + self.weight, self.weight * self.needed)
-            if points == self.weight * self.needed and len(seen) > 1:
+            if points == self.weight * self.needed and len(seen) >= min(2, replicas):
                 break
         return max(failures, self.needed)
 
@@ -87,12 +87,11 @@ def free_after_s(told: Told) -> float:
 
 
 def dead(
-    tellings: Sequence[Telling], *, lesson: Lesson, took_s: float, free_s: float, late: str = ""
+    tellings: Sequence[Telling], *, lesson: Lesson, replicas: int, took_s: float, free_s: float, late: str = ""
 ) -> Iterator[Figure]:
     """A target that is dead for a while, for all calls. `late` says why it is free later than it should."""
     tolds = [telling[TOGETHER] for telling in tellings]
-    is_one = len({replica for told in tolds for replica, _ in told.word}) < 2
-    pairs = [(told.run, lesson.needed if is_one else lesson.wanted(told.word), told) for told in tolds]
+    pairs = [(told.run, lesson.wanted(told.word, replicas), told) for told in tolds]
     run, wanted, _ = max(pairs, key=lambda pair: pair[0] - pair[1])
     yield Figure("failures that counted to the hold", run, wanted)
     dead_calls, most, flying = max(
