@@ -68,7 +68,8 @@ def _died(s: float, how: Condition, rate: float, rates: dict[str, float] | None 
     )
     is_short_and_busy = s == 40 and (rate >= 100 or (rate == 12 and how == "gone"))
     better = _EVERY_5_S if is_short_and_busy else ""
-    return Scenario("dead", story, bounds, is_quick=s == 40 or (s > 40 and rate < 100), better=better)
+    is_quick = s > 5 and (rate < 12 or how == "down" or s == 40) and (rate < 100 or (s == 40 and how != "slow"))
+    return Scenario("dead", story, bounds, is_quick=is_quick, better=better)
 
 
 def _time(s: float) -> str:
@@ -238,7 +239,7 @@ def _all() -> Iterator[Scenario]:
     for s in (40.0, 600.0):
         yield _died(s, "down", 3.15, _MOST, f"dead {_time(s)}, 500, 3.15/s, 95 % of them one replica's")
     for how, says in (("gone", "unknown model"), ("down", "500")):
-        yield _hourly(f"dead 4 h, {says}", [Outage(HOUR_S, 5 * HOUR_S, how)], partial(rare, free_s=600.0))
+        yield _hourly(f"dead 4 h, {says}", [Outage(HOUR_S, 5 * HOUR_S, how)], partial(rare, free_s=1_200.0))
     for how, most in _PARTLY.items():
         yield from (_partly(share, how, calls) for share, calls in zip((0.3, 0.5, 0.7), most, strict=True))
     yield from (_flapping(*of) for of in ((10, 30, 4), (5, 60, 12), (30, 60, 1)))
