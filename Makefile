@@ -54,8 +54,9 @@ types: $(READY)  ## mypy --strict and basedpyright
 	$(BIN)/basedpyright
 
 FLEET_SEEDS ?= 3
-fleet: $(READY)  ## what a fleet gains together against each router for itself (FLEET_SEEDS=10 for more)
-	FLEET_SEEDS=$(FLEET_SEEDS) $(BIN)/python -m pytest -q -s --show-capture=no tests/fleet/test_scenarios.py
+FLEET_JOBS ?= 2
+fleet: $(READY)  ## what a fleet gains together, against each router for itself and what others do; writes the tables
+	cd tests/support && ../../$(BIN)/python -m fleet.run --seeds $(FLEET_SEEDS) --jobs $(FLEET_JOBS)
 
 bench: $(READY)  ## the budget table with measured values (ARGS=--quick for a short one)
 	$(BIN)/python bench/run.py $(ARGS)

@@ -15,7 +15,7 @@ from sickbay.router.outbox import Reportable
 from sickbay.service.leases import Leases
 from sickbay.view.digest_map import Change
 from sickbay.view.entries import View
-from sickbay_events import Checkpoint, Event, Policy, Target, rfc3339
+from sickbay_events import Checkpoint, Policy, Target, rfc3339
 from sickbay_events.lease_wire import TrialAsk
 from sickbay_events.view import CHECKPOINT_KEY
 from sickbay_projections import FOLD_VERSION, Fleet, Recorded
@@ -97,7 +97,7 @@ class Cluster:
         self.fleet = Fleet(policy)
         self.on_held: Callable[[], None] = lambda: None
         """Told of each hold of the fleet when it begins."""
-        self.folded: Callable[[Event], None] = lambda event: None
+        self.folded: Callable[[Recorded], None] = lambda recorded: None
         """Told of each event before it is folded."""
         self._loop, self._now_ms, self._every_s = loop, now_ms, checkpoint_every_s
         self._views: list[tuple[View, float]] = []
@@ -133,7 +133,7 @@ class Cluster:
         self._loop.call_later(delay_s, acked, self._seq)
 
     def _fold(self, recorded: Recorded) -> None:
-        self.folded(recorded.event)
+        self.folded(recorded)
         self.fleet.apply(recorded)
         changes = []
         for key in self.fleet.take_changed():
