@@ -160,12 +160,6 @@ PURE_ROOMS = {
     "testing": "state face",
 }
 FACE = {"", "fold", "decide", "entries", "document", "weighing"}
-LOWER_THAN_IT_IS = {
-    ("sickbay.router.tracing", "sickbay.sync"),
-    ("sickbay.router.client", "sickbay.router.tracing"),
-    ("sickbay.router.hooks", "sickbay.router.attempt"),
-}
-"""The arrows of circles that are still to be broken: (module, what it imports)."""
 ROUTER_SIDE = {"events", "projections", "bus", "view", "router", *GROUND.split(), "config"}
 
 
@@ -195,7 +189,7 @@ def _arrows() -> dict[str, dict[str, int]]:
                 continue
             for module, part in asked:
                 at = f"{module}.{part}" if f"{module}.{part}" in modules else module
-                if at in modules and at != name and (name, at) not in LOWER_THAN_IT_IS:
+                if at in modules and at != name:
                     found[name].setdefault(at, node.lineno)
     return found
 

@@ -32,6 +32,7 @@ from .router.calls import ChainCall
 from .router.chain import NO_FALLBACK, CallOptions, CallResult, Usable
 from .router.client import Sickbay
 from .router.client import connect as connect_async
+from .router.hooks import Hook
 from .router.outbox import Reportable
 from .router.reporter import CLOSE_LIMIT_S, Counts, Left, Reporter
 from .router.sync_calls import SyncStreamingAnswer
@@ -194,6 +195,15 @@ class SyncSickbay:
     def counts(self) -> Counts:
         """What became of all that was recorded by this process."""
         return self._own().sickbay.reporter.counts
+
+    @property
+    def hooks(self) -> tuple[Hook, ...]:
+        """The hooks of the connection of this process; those of `connect` come along into a forked child."""
+        return self._own().sickbay.hooks
+
+    @hooks.setter
+    def hooks(self, hooks: tuple[Hook, ...]) -> None:
+        self._own().sickbay.hooks = hooks
 
     @property
     def sickbay(self) -> Sickbay:

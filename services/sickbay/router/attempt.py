@@ -27,7 +27,6 @@ from sickbay_events.redact import redact
 
 from .errors import Held
 from .faults import answer_of, fault_of
-from .hooks import Hook, notify
 from .trials import Trial
 
 _log = logging.getLogger("sickbay.attempt")
@@ -40,9 +39,6 @@ CHARSET_ABSENT: Final = "absent"
 
 class AttemptHost(Protocol):
     """Where an attempt asks and reports: a `Sickbay`."""
-
-    hooks: tuple[Hook, ...]
-    """Told what each attempt does."""
 
     def decide(self, target: Target) -> Decision:
         """May the target be called now?"""
@@ -66,6 +62,10 @@ class AttemptHost(Protocol):
 
     def finish(self, target: Target, outcome: CallOutcome, own_seen: int, trial: Trial | None) -> None:
         """Report a finished attempt."""
+        ...
+
+    def tell_hooks(self, event: str, *arguments: object) -> None:
+        """Call the method `event` of every `Hook`. Never raises an `Exception`."""
         ...
 
     @property
@@ -189,7 +189,7 @@ class Attempt:
         if self._ttft_s is not None:
             return
         self._ttft_s = self._monotonic() - self._began_s
-        notify(self._host.hooks, "first_content", self)
+        self._host.tell_hooks("first_content", self)
         if self._trial is None:
             return
         try:
@@ -225,13 +225,13 @@ class Attempt:
         On probation a thread waits up to 0.25 s for the lease of a trial. In the event loop a plain `with` cannot
         wait: there the target is called without a lease.
         """
-        notify(self._host.hooks, "entering", self)
+        self._host.tell_hooks("entering", self)
         try:
             decision = self._host.decide(self.target)
             trial = self._host.acquire_blocking(self.target, decision, self.limit_s) if self._wants(decision) else None
             return self._begin(decision, trial)
         except BaseException as error:
-            notify(self._host.hooks, "not_entered", self, error)
+            self._host.tell_hooks("not_entered", self, error)
             raise
 
     def _wants(self, decision: Decision) -> bool:
@@ -267,17 +267,17 @@ class Attempt:
         except Exception:  # noqa: BLE001 - nothing on a router's request path raises
             _log.exception("an attempt could not be recorded")
         self._text, self._before = b"", None
-        notify(self._host.hooks, "left", self)
+        self._host.tell_hooks("left", self)
 
     async def __aenter__(self) -> Self:
         """Ask the gate, and on probation wait up to 0.25 s for the lease of a trial. Raises `Held`."""
-        notify(self._host.hooks, "entering", self)
+        self._host.tell_hooks("entering", self)
         try:
             decision = self._host.decide(self.target)
             trial = await self._host.acquire(self.target, decision, self.limit_s) if self._wants(decision) else None
             return self._begin(decision, trial)
         except BaseException as error:
-            notify(self._host.hooks, "not_entered", self, error)
+            self._host.tell_hooks("not_entered", self, error)
             raise
 
     async def __aexit__(

@@ -1,7 +1,7 @@
 """Calls along a chain (Rule 5.4): what they share, and their driver for the event loop.
 
 A `ChainCall` says step by step what has to be done. `drive` does it in the event loop, where each attempt is a task
-of its own that is really cancelled; `sync_calls.drive` does it in a thread.
+of its own that is really cancelled; `sync_calls.drive_in_thread` does it in a thread.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Sickbay:
             return self.gate.decide(target)
         began_s = time.perf_counter()
         decision = self.gate.decide(target)
-        notify(self.hooks, "decided", target, decision, time.perf_counter() - began_s)
+        self.tell_hooks("decided", target, decision, time.perf_counter() - began_s)
         return decision
 
     def attempt(
@@ -316,6 +316,10 @@ class Sickbay:
             self.trials.finish(trial, outcome.kind, n)
         if outcome.rank > 0 and outcome.kind == "ok":
             self._call_log.failed_over(target, outcome.rank, outcome.route)
+
+    def tell_hooks(self, event: str, *arguments: object) -> None:
+        """Call the method `event` of every hook."""
+        notify(self.hooks, event, *arguments)
 
     @property
     def degradations(self) -> dict[tuple[str, str], int]:

@@ -1,7 +1,7 @@
 """One call along its chain: which candidate to try next, for how long, and what came of it (Rule 5.4).
 
 A `Failover` decides; it neither waits nor calls. It yields what has to be done, and one of two drivers does it:
-`calls.drive` in the event loop, `sync_calls.drive` in the caller's thread.
+`calls.drive` in the event loop, `sync_calls.drive_in_thread` in the caller's thread.
 """
 
 from __future__ import annotations

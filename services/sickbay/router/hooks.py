@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sickbay_events import Decision, Target
 
-if TYPE_CHECKING:
-    from .attempt import Attempt
+from .attempt import Attempt
 
 _log = logging.getLogger("sickbay.hooks")
 
@@ -36,6 +35,12 @@ class Hook:
 
     def left(self, attempt: Attempt) -> None:
         """The attempt is over: `attempt.outcome` says what came of it, `attempt.decision` what was decided before."""
+
+
+class Hooked(Protocol):
+    """A connection whose hooks may be changed while it runs."""
+
+    hooks: tuple[Hook, ...]
 
 
 def notify(hooks: Sequence[Hook], event: str, *arguments: object) -> None:

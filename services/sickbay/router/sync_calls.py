@@ -46,10 +46,10 @@ def call(
         except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
             step.error = error
 
-    return drive(ChainCall(calls, targets, fallback, options), make)
+    return drive_in_thread(ChainCall(calls, targets, fallback, options), make)
 
 
-def drive(call: ChainCall, make: Callable[[Try], None]) -> CallResult[Any]:
+def drive_in_thread(call: ChainCall, make: Callable[[Try], None]) -> CallResult[Any]:
     """Do the steps of a call in this thread. `make` makes one attempt."""
     woken = threading.Event()
     with closing(call.steps(woken.set)) as steps:
@@ -126,7 +126,7 @@ class SyncStreamingAnswer(Streamed[T]):
     def _begin(self) -> None:
         if not self._is_begun:
             self._is_begun = True
-            self._take_result(drive(self._call, self._make))
+            self._take_result(drive_in_thread(self._call, self._make))
 
     def _make(self, step: Try) -> None:
         try:

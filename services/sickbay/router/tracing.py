@@ -20,16 +20,13 @@ from sickbay_events import CallOutcome, Decision, Target
 
 from .attempt import Attempt
 from .errors import Held, SickbayError
-from .hooks import Hook
+from .hooks import Hook, Hooked
 
 if TYPE_CHECKING:
     from contextvars import Token
 
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
-
-    from ..sync import SyncSickbay
-    from .client import Sickbay
 
 HELD: Final = "held"
 """`error.type` of an attempt that was not made."""
@@ -42,17 +39,14 @@ class TracingUnavailable(SickbayError):
         super().__init__("traces need opentelemetry-api: pip install 'sickbay[otel]', or leave SICKBAY_TRACES unset")
 
 
-def enable(sb: Sickbay | SyncSickbay) -> None:
-    """Make spans of every decision and attempt of this connection from now on; a second call does nothing.
+def enable(sb: Hooked) -> None:
+    """Make spans of every decision and attempt of a `Sickbay` or `SyncSickbay` from now on; a second call does nothing.
 
     In a process that forks, SICKBAY_TRACES=1 is the way: each child makes a connection of its own. Raises
     `TracingUnavailable`.
     """
-    from .client import Sickbay
-
-    made = sb if isinstance(sb, Sickbay) else sb.sickbay
-    if not any(isinstance(hook, SpanHook) for hook in made.hooks):
-        made.hooks = (*made.hooks, SpanHook(tracer()))
+    if not any(isinstance(hook, SpanHook) for hook in sb.hooks):
+        sb.hooks = (*sb.hooks, SpanHook(tracer()))
 
 
 def tracer() -> Tracer:
