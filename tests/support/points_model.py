@@ -373,6 +373,8 @@ class Naive:
             if hold["neutral"] == 3:
                 end_ms = self.now_ms + hold["length_ms"]
                 hold.update(seq=self.seq, end_ms=end_ms, neutral=0, clean=0, uncheckable=0, evidence_ms=0)
+                score = self.scores[place, hold["evidence"]]
+                score.points = score.top = 0
                 self.told.append(("held", place, hold["rule"], self.seq, end_ms))
 
     def end(self, place: str, name: str) -> None:
