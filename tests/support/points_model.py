@@ -307,7 +307,7 @@ class Naive:
 
     def distance_ms(self, name: str, n: int, first_ms: int, every_ms: int) -> int:
         held_ms = min(120_000, (self.now_ms - first_ms) // (20 if self.overlay else 60))
-        return min(max(every_ms, held_ms), EVIDENCE[name][4] * 2 ** min(max(0, n - 3), 20))
+        return min(max(every_ms, held_ms), EVIDENCE[name][4] << min(max(0, n - 3), 20))
 
     def begin(
         self, place: str, name: str, old: dict[str, Any] | None, by: str, last: str = "", took_ms: int = 0
