@@ -185,8 +185,13 @@ class Fleet:
         self, replica: Replica, node: Node | None, event: CallOutcome, target: Target | None = None
     ) -> Node | None:
         """Fold an outcome. Runs for every event of the log: an ordinary success leaves by the quick exit."""
-        now_ms = self.time_ms
-        if not is_first(replica, event.id, now_ms):
+        now_ms, event_id = self.time_ms, event.id
+        if event_id == replica.next_id and (run := replica.run) is not None:
+            # As `is_first` does for the next one of an unbroken run.
+            run.highest = n = run.highest + 1
+            run.heard_ms = now_ms
+            replica.next_id = replica.prefix + str(n + 1)
+        elif not is_first(replica, event_id, now_ms):
             self.repeated += 1
             self.passed_over[self.seq] = "repeated"
             return node

@@ -11,7 +11,7 @@ import pytest
 
 from sickbay_events import Policy, PolicyRefused
 from sickbay_events.derived import RULES
-from sickbay_events.policy import _ORDERED, keys
+from sickbay_events.policy import _GONE, _ORDERED, keys
 
 KEYS = {key: (default, accepted, meaning) for key, default, accepted, meaning in keys()}
 NUMBERS = [key for key, (default, _, _) in KEYS.items() if type(default) in (int, float)]
@@ -48,9 +48,9 @@ def refused(policy: dict[str, Any]) -> PolicyRefused:
 
 def test_the_defaults_are_those_of_the_rules() -> None:
     policy = Policy()
-    assert (policy.rejections.threshold, policy.rejections.window_s, policy.rejections.hold_s) == (2, 600, 600)
+    assert (policy.rejections.threshold, policy.rejections.first_s, policy.rejections.hold_s) == (2, 1, 600)
     assert (policy.breaker.consecutive, policy.breaker.hold_s, policy.breaker.cap_s) == (5, 30, 600)
-    assert (policy.degraded.bad, policy.degraded.share_percent, policy.degraded.checkable) == (5, 30, 12)
+    assert (policy.degraded.consecutive, policy.degraded.bad_points, policy.degraded.host_points) == (12, 3, 36)
     assert (policy.throttles.hint_s, policy.throttles.cap_s, policy.throttles.quota_cap_s) == (5, 3600, 21_600)
     assert (policy.bounds.targets, policy.bounds.new_targets_per_hour) == (50_000, 2_000)
 
@@ -192,7 +192,7 @@ hold_s = 12.5
 hold_s = 60
 
 [model."z-ai/glm-5.3".rejections]
-window_s = 60
+first_s = 60
 """
 
 
@@ -204,7 +204,7 @@ def test_a_toml_file_is_the_policy_with_overrides_per_host_and_per_model() -> No
     assert (at_host.breaker.consecutive, at_host.breaker.hold_s) == (9, 12.5)
     both = policy.for_target("openrouter.ai", "z-ai/glm-5.3")
     assert (both.breaker.consecutive, both.breaker.hold_s) == (9, 60.0), "the model's value wins over its host's"
-    assert (both.rejections.threshold, both.rejections.window_s) == (3, 60.0), "what is not overridden stays"
+    assert (both.rejections.threshold, both.rejections.first_s) == (3, 60.0), "what is not overridden stays"
     assert policy.for_target("api.x.ai", "other") is policy
 
 
@@ -231,3 +231,17 @@ def test_a_policy_comes_back_from_its_data_and_from_json(policy: Policy) -> None
     assert Policy.from_data(plain) == policy
     assert json.loads(json.dumps(plain)) == plain, "plain data: what the log holds is what was sent"
     assert Policy.from_data(json.loads(json.dumps(plain))).to_data() == plain
+
+
+@pytest.mark.parametrize("key", sorted(_GONE))
+def test_a_key_from_before_points_is_refused_with_what_to_write_now(key: str) -> None:
+    section, _, name = key.partition(".")
+    for policy in ({section: {name: 3}}, {"host": {"h": {section: {name: 3}}}}):
+        if section not in ("rejections", "breaker", "degraded", "throttles") and "host" in policy:
+            continue
+        with pytest.raises(PolicyRefused, match="no such key any more") as caught:
+            Policy.from_data(policy)
+        assert caught.value.key.endswith(key)
+        named = [word.strip(",;") for word in caught.value.accepted.split() if "." in word.strip(",.;")]
+        assert set(named) <= KEYS.keys(), "it names keys that there are"
+    assert key not in KEYS

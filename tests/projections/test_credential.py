@@ -105,8 +105,8 @@ def test_what_each_kind_does_to_strikes_of_the_credential(log: Log, kind: Kind) 
     found = [log.outcome("auth", at_s=n, replica="r1") for n in range(2)]
     story = only(given(*found, policy=ALONE).when(log.outcome(kind, at_s=2, replica="r2", target=OTHER)))
     cell = TABLE[KINDS[kind].group].credential
-    story.then(*([held("credential")] if cell == "strike" else []))
-    assert strikes(story, log, 2) == (0 if cell in ("strike", "lifts") else 2)
+    story.then(*([held("credential")] if cell == "failure" else []))
+    assert strikes(story, log, 2) == (0 if cell != "none" else 2)
 
 
 def test_a_good_answer_between_and_the_credential_is_well(log: Log) -> None:
@@ -155,7 +155,7 @@ def test_what_each_kind_does_as_a_call_after_the_hold(log: Log, kind: Kind, at_s
     story = refused(log, ALONE)
     assert story.fleet.digest()
     only(story.when(log.outcome(kind, at_s=at_s, seen_seq=3, trial=trial, target=OTHER)))
-    if TABLE[KINDS[kind].group].credential == "lifts":
+    if TABLE[KINDS[kind].group].credential == "answer":
         story.then(released("credential", began_seq=3, end_ms=log.ms(302), by="success", cause_seq=4))
         story.then_decision(TARGET, log.ms(at_s), allowed=True, reason="ok", trial=False)
     else:
@@ -251,4 +251,4 @@ def test_a_bad_credential_is_no_strike_and_no_fault_of_the_model(log: Log) -> No
     story = refused(log)
     document = story.fleet.document(TARGET.key, log.ms(3))
     assert document is not None
-    assert (document["strikes"], document["fault_run"], document["window_attempts"], document["holds"]) == (0, 0, 0, [])
+    assert (document["evidence"], document["holds"]) == ({}, [])

@@ -27,7 +27,7 @@ def entry(scope: str, *holds: HoldView, allow: AllowView | None = None, cleared_
     )
 
 
-def hold(rule: str, end_s: float, began_seq: int = 5, **fields: bool | int) -> HoldView:
+def hold(rule: str, end_s: float, began_seq: int = 5, **fields: bool | int | str) -> HoldView:
     end_ms = AT_MS + round(end_s * 1000)
     over_ms = end_ms + 3_600_000
     return HoldView(rule=rule, began_seq=began_seq, end_ms=end_ms, over_ms=over_ms, **fields)  # type: ignore[arg-type]
@@ -71,8 +71,7 @@ def test_at_equal_ends_the_widest_scope_is_named_first() -> None:
     assert decide_entries(entries, AT_MS).scope == "openrouter=2Eai"
 
 
-def test_on_probation_the_reason_is_ok_and_a_trial_is_wanted() -> None:
-    """Until the probation is over."""
+def test_on_probation_the_reason_is_ok_and_a_trial_is_wanted_until_the_probation_is_over() -> None:
     entries = (None, None, entry("model", hold("quarantine", 0, proof=True)))
     for at_ms, trial in ((AT_MS, True), (AT_MS + 3_599_999, True), (AT_MS + 3_600_000, False)):
         decision = decide_entries(entries, at_ms)
@@ -82,12 +81,31 @@ def test_on_probation_the_reason_is_ok_and_a_trial_is_wanted() -> None:
     assert not decide_entries(unproved, AT_MS).trial
 
 
-def test_an_early_trial_wants_every_denying_hold_to_want_one() -> None:
-    both = (entry("host", hold("breaker", 5, early=True)), None, entry("model", hold("quarantine", 9, early=True)))
+def test_before_the_end_a_trial_may_be_asked_for_only_if_every_denying_hold_wants_one() -> None:
+    due, later = hold("breaker", 5, trial_from_ms=AT_MS), hold("quarantine", 9, trial_from_ms=AT_MS + 3000)
+    both = (entry("host", due), None, entry("model", hold("quarantine", 9, trial_from_ms=AT_MS)))
     decision = decide_entries(both, AT_MS)
-    assert (decision.allowed, decision.trial) == (False, True)
-    one = (entry("host", hold("breaker", 5)), None, entry("model", hold("quarantine", 9, early=True)))
-    assert not decide_entries(one, AT_MS).trial
+    assert (decision.allowed, decision.trial, decision.retry_in_s) == (False, True, 9.0)
+    decision = decide_entries((entry("host", due), None, entry("model", later)), AT_MS)
+    assert (decision.trial, decision.rule, decision.retry_in_s) == (False, "quarantine", 3.0)
+    never = (entry("host", hold("credential", 5)), None, entry("model", later))
+    decision = decide_entries(never, AT_MS + 4000)
+    assert (decision.trial, decision.rule, decision.retry_in_s) == (False, "quarantine", 1.0)
+
+
+def test_a_hold_on_one_word_is_on_probation_for_the_others() -> None:
+    entries = (None, None, entry("model", hold("breaker", 9, proof=True, by="r1", trial_from_ms=AT_MS + 2000)))
+    decision = decide_entries(entries, AT_MS, "r1")
+    assert (decision.allowed, decision.trial, decision.retry_in_s) == (False, False, 2.0)
+    decision = decide_entries(entries, AT_MS, "r2")
+    assert (decision.allowed, decision.reason, decision.trial, decision.began_seq) == (True, "ok", True, 5)
+
+
+def test_whose_trial_failed_last_waits_longer_where_another_could_try() -> None:
+    entries = (None, None, entry("model", hold("breaker", 9, proof=True, last="r1", trial_from_ms=AT_MS, n=2)))
+    for replica, replicas, trial, retry_in_s in (("r1", 2, False, 5.0), ("r1", 1, True, 9.0), ("r2", 2, True, 9.0)):
+        decision = decide_entries(entries, AT_MS, replica, replicas=replicas)
+        assert (decision.trial, decision.retry_in_s) == (trial, retry_in_s)
 
 
 def test_a_hold_in_shadow_lets_pass() -> None:

@@ -73,7 +73,7 @@ def test_a_larger_step_back_is_believed_and_no_end_lies_further_ahead_than_the_c
     story.fleet.take_changed()
     story.when(log.outcome("bad_request", at_s=100))
     assert story.fleet.time_ms == log.ms(100)
-    story.then_decision(TARGET, log.ms(100), allowed=False, retry_in_s=600.0)
+    story.then_decision(TARGET, log.ms(102), allowed=False, replica="r1", retry_in_s=598.0)
     story.then_decision(TARGET, log.ms(700), allowed=True, trial=True)
     story.then_decision(TARGET, log.ms(700 + 3600), trial=False)
     story.then_decision(Target("other.example", "m"), log.ms(100), retry_in_s=30 * day_s)
@@ -85,7 +85,8 @@ def test_a_step_back_of_two_seconds_moves_stored_times_with_it(log: Log) -> None
     assert story.fleet.time_ms == log.ms(98)
     document = story.fleet.document(TARGET.key, log.ms(98))
     assert document is not None
-    assert (document["strikes"], document["strikes_until_ms"]) == (1, log.ms(698))
+    strikes = document["evidence"]["strikes"]
+    assert (strikes["points"], strikes["until_ms"]) == (1, log.ms(698))
 
 
 def test_a_sequence_of_zero_is_the_next_one(log: Log) -> None:

@@ -238,7 +238,7 @@ def test_own_decoding_names_its_replica_once_an_hour_and_touches_no_fold(log: Lo
     story.when(own(HOUR_S)).then(warned("pipeline_suspect", replica="r1"))
     document = story.fleet.document(TARGET.key, log.ms(HOUR_S))
     assert document is not None
-    assert (document["bad"], document["checkable"], document["health"]) == (0, 0, "unknown")
+    assert (document["evidence"], document["health"]) == ({}, "unknown")
 
 
 # -- the state -----------------------------------------------------------------------------------------
@@ -277,6 +277,6 @@ def test_warnings_live_through_encode_and_decode(log: Log) -> None:
 def test_a_success_with_a_signature_counts_as_any_other_success(log: Log) -> None:
     plain, signed = given(*(odd(log, n, signature=None) for n in range(9))), Log(TARGET, start_ms=MIDNIGHT_MS)
     story = given(*(odd(signed, n) for n in range(9)))
-    for name in ("window", "checked", "good_ms", "clean_ms", "answers"):
+    for name in ("good_ms", "clean_ms", "answers"):
         states = [each.fleet.store.nodes[TARGET.key].state for each in (plain, story)]
         assert getattr(states[0], name) == getattr(states[1], name)

@@ -115,7 +115,7 @@ def test_a_clear_ends_every_hold_and_empties_the_folds_of_its_scope(log: Log, sc
     story.then_decision(TARGET, log.ms(3), allowed=True, reason="ok", trial=False)
     document = story.fleet.document(TARGET.key, log.ms(3))
     assert document is not None
-    assert (document["strikes"], document["holds"], document["operator"]) == (0, [], None)
+    assert (document["evidence"], document["holds"], document["operator"]) == ({}, [], None)
     story.when(log.outcome("model_unavailable", at_s=4, seen_seq=4))
     if scope != MODEL:
         story.then(

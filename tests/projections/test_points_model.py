@@ -78,7 +78,7 @@ class Life:
             return CallAnswered(**common), replica
         return CallOutcome(
             kind=kind,
-            scope=self.named if kind in THROTTLES else None,
+            scope=self.named if kind in THROTTLES else None,  # type: ignore[arg-type]
             took_ms=rng.choice((None, 50, 1_200.5, 20_000, 200_000)),
             forced=rng.random() < 0.03,
             retry_after_s=self.hint_s if kind in THROTTLES or rng.random() < 0.1 else None,
@@ -159,7 +159,7 @@ def test_the_histories_take_every_turn_often() -> None:
         for _ in range(EVENTS):
             event, replica = life.next()
             naive.fold(event, replica, life.seq, life.now_ms)
-            seen.update(("n above 3",) for hold in naive.holds.values() if hold["n"] == 4)
+            seen.update(("n above 3", rule) for (_, rule), hold in naive.holds.items() if hold["n"] == 4)
             seen.update(("by", rule) for (_, rule), hold in naive.holds.items() if hold["by"])
             seen.update(("record", name) for (_, name), score in naive.scores.items() if score.record(life.now_ms))
         seen.update((told[0], told[2]) for told in naive.told if told[0] != "suspect")
@@ -168,6 +168,6 @@ def test_the_histories_take_every_turn_often() -> None:
     rules = ("quarantine", "throttle", "breaker", "degraded")
     wanted = [(what, rule) for what in ("held", "alone", "released", "by") for rule in rules]
     wanted += [("record", name) for name in ("strikes", "throttles", "faults", "bad")]
-    wanted += [("released", "uncheckable"), ("place", "credential"), ("n above 3",)]
+    wanted += [("released", "uncheckable"), ("place", "credential"), *(("n above 3", rule) for rule in rules)]
     assert [turn for turn in wanted if seen[turn] < 5] == []
     assert PLACES == ("model", "credential")

@@ -24,7 +24,7 @@ def log() -> Log:
 
 def closed(log: Log, replicas: int = 4, policy: Policy | None = None) -> Story:
     """A fleet of so many replicas; open by sequence 9 at 1 s, closed by a success of `r0` at 40 s."""
-    policy = policy or Policy.from_data({"breaker": {"jitter_percent": 0}})
+    policy = policy or Policy.from_data({"breaker": {"jitter_percent": 0}, "ramp": {"part": 1, "max_s": 30.0}})
     others = [log.outcome("bad_request", at_s=0, replica=f"r{n % replicas}") for n in range(4)]
     faults = [log.outcome(FAULT, at_s=1, replica=f"r{n % 2}") for n in range(5)]
     return given(*others, *faults, log.outcome("ok", at_s=40, replica="r0", seen_seq=9), policy=policy)
@@ -75,36 +75,46 @@ def test_an_overlay_has_no_ramp(log: Log) -> None:
     assert story.fleet.store.nodes[TARGET.key].state.ramp is None
 
 
-def test_a_fault_in_the_ramp_counts_as_a_fault_of_the_trial(log: Log) -> None:
-    for at_s, opens in ((40.0, True), (70 - MS, True), (70.0, False)):
-        log.seq = 0
-        story = closed(log).when(log.outcome(FAULT, at_s=at_s, replica="r3", seen_seq=9))
-        story.then(*([held("breaker", began_seq=11, end_ms=log.ms(at_s + 60), numbers={"faults": 1})] if opens else []))
-        story.then_decision(TARGET, log.ms(at_s), allowed=not opens)
+@pytest.mark.parametrize(("closed_s", "length_s"), [(3, 0.1), (41, 2), (81, 4), (601, 4)])
+def test_it_is_a_twentieth_of_the_time_held_and_four_seconds_at_most(
+    log: Log, closed_s: float, length_s: float
+) -> None:
+    faults = [log.outcome(FAULT, at_s=1, replica=f"r{n % 4}") for n in range(5)]
+    story = given(*faults, log.outcome("ok", at_s=closed_s, replica="r0", seen_seq=5))
+    ramp = story.fleet.store.nodes[TARGET.key].state.ramp
+    assert ramp is not None
+    assert (ramp.from_ms, ramp.end_ms) == (log.ms(closed_s), log.ms(closed_s + length_s))
 
 
-def test_in_the_ramp_only_what_is_after_the_hold_begins_the_next(log: Log) -> None:
-    story = closed(log)
-    for seen_seq in (8, None, 99):
-        story.when(log.outcome(FAULT, at_s=41, replica="r3", seen_seq=seen_seq)).then()
-    story.when(log.outcome("empty_output", at_s=41, seen_seq=9), log.outcome("rate_limited", at_s=41, seen_seq=9))
-    assert not [event for event in story.derived if event.rule == "breaker"]
+def test_it_counts_from_when_the_target_was_first_held(log: Log) -> None:
+    faults = [log.outcome(FAULT, at_s=1, replica=f"r{n % 4}") for n in range(5)]
+    trial = log.outcome(FAULT, at_s=31, trial=[Lease("breaker", 5)])
+    story = given(*faults, trial, log.outcome("ok", at_s=41, replica="r0", seen_seq=6))
+    ramp = story.fleet.store.nodes[TARGET.key].state.ramp
+    assert ramp is not None and ramp.end_ms - ramp.from_ms == 2000
 
 
-def test_where_there_is_no_ramp_a_fault_after_the_close_is_one_of_five(log: Log) -> None:
-    story = closed(log, replicas=3)
-    story.when(*(log.outcome(FAULT, at_s=41, replica=f"r{n % 3}", seen_seq=9) for n in range(4))).then()
-    story.when(log.outcome(FAULT, at_s=41, replica="r1", seen_seq=9)).then(held("breaker", end_ms=log.ms(101)))
-
-
-def test_a_fault_in_the_ramp_ends_the_ramp_and_the_next_close_begins_another(log: Log) -> None:
-    story = closed(log).when(log.outcome(FAULT, at_s=50, replica="r3", seen_seq=9))
+def test_a_hold_that_ends_at_once_has_none(log: Log) -> None:
+    faults = [log.outcome(FAULT, at_s=1, replica=f"r{n % 4}") for n in range(5)]
+    story = given(*faults).when(log.outcome("ok", at_s=1.019, seen_seq=5)).then(released("breaker"))
     assert story.fleet.store.nodes[TARGET.key].state.ramp is None
-    story.when(log.outcome("ok", at_s=111, replica="r3", seen_seq=11, trial=[Lease("breaker", 11)]))
-    story.then(released("breaker", began_seq=11))
-    late = next(name for name in FLEET if step_of(name, 11) == 3)
-    story.then_decision(TARGET, log.ms(141 - MS), replica=late, allowed=False, began_seq=11, retry_in_s=0.001)
-    story.then_decision(TARGET, log.ms(141), replica=late, allowed=True)
+
+
+def test_the_replica_whose_answer_ended_the_hold_is_always_in(log: Log) -> None:
+    late = next(name for name in FLEET if step_of(name) == 3)
+    others = [log.outcome("bad_request", at_s=0, replica=f"r{n}") for n in range(4)]
+    faults = [log.outcome(FAULT, at_s=1, replica=f"r{n % 2}") for n in range(5)]
+    story = given(*others, *faults, log.outcome("ok", at_s=40, replica=late, seen_seq=9))
+    story.then_decision(TARGET, log.ms(40), replica=late, allowed=True, reason="ok")
+    other = next(name for name in FLEET if step_of(name) == 3 and name != late)
+    story.then_decision(TARGET, log.ms(40), replica=other, allowed=False, reason="ramp")
+
+
+def test_a_fault_in_the_ramp_scores_like_any_and_the_next_hold_ends_it(log: Log) -> None:
+    story = closed(log).when(*(log.outcome(FAULT, at_s=41, replica=f"r{n % 3}", seen_seq=9) for n in range(2))).then()
+    assert story.fleet.store.nodes[TARGET.key].state.ramp is not None
+    story.when(log.outcome(FAULT, at_s=41, replica="r1", seen_seq=9)).then(held("breaker", end_ms=log.ms(71)))
+    assert story.fleet.store.nodes[TARGET.key].state.ramp is None
 
 
 def test_the_entry_says_so_until_the_ramp_ends_and_a_gate_decides_as_the_fleet_does(log: Log) -> None:
@@ -113,7 +123,7 @@ def test_the_entry_says_so_until_the_ramp_ends_and_a_gate_decides_as_the_fleet_d
     entry = story.fleet.entry(TARGET.key)
     assert entry is not None
     assert (entry.reason, entry.by, entry.holds) == ("ramp", "success", [])
-    assert entry.ramp == RampView(began_seq=9, from_ms=log.ms(40), end_ms=log.ms(70))
+    assert entry.ramp == RampView(began_seq=9, from_ms=log.ms(40), end_ms=log.ms(70), prover="r0")
     assert entry.expires_ms == log.ms(100)
     for second in range(35):
         for name in FLEET[:40]:
@@ -126,12 +136,13 @@ def test_the_entry_says_so_until_the_ramp_ends_and_a_gate_decides_as_the_fleet_d
 def test_the_ramp_follows_the_policy(log: Log) -> None:
     rules = {
         "breaker": {"jitter_percent": 0},
-        "ramp": {"step_s": 2.0, "percents": [1, 50, 100], "replicas": 2},
+        "ramp": {"part": 5, "max_s": 6.0, "percents": [1, 50, 100], "replicas": 2},
     }
     story = closed(log, replicas=2, policy=Policy.from_data(rules))
     entry = story.fleet.entry(TARGET.key)
     assert entry is not None
-    assert entry.ramp == RampView(began_seq=9, from_ms=log.ms(40), end_ms=log.ms(46), percents=(1, 50, 100), replicas=2)
+    ramp = RampView(began_seq=9, from_ms=log.ms(40), end_ms=log.ms(46), percents=(1, 50, 100), replicas=2, prover="r0")
+    assert entry.ramp == ramp
     late = next(name for name in FLEET if step_of(name) == 3)
     story.then_decision(TARGET, log.ms(44 - MS), replica=late, allowed=False, retry_in_s=0.001)
     story.then_decision(TARGET, log.ms(44), replica=late, allowed=True)

@@ -56,7 +56,7 @@ def test_three_open_models_of_one_credential_open_it_as_one(log: Log) -> None:
             end_ms=log.ms(31),
             proof=True,
             kind="timeout",
-            numbers={"open": 3, "models": 3},
+            numbers={"open": 3, "models": 3, "n": 1},
         ),
     )
     story.then_decision(model(9), log.ms(1), allowed=False, reason="breaker_open", scope="h.a", began_seq=3)
@@ -232,7 +232,8 @@ def test_evidence_of_any_model_keeps_the_wide_probation_and_an_hour_without_ends
 
 def test_after_the_wide_close_all_are_in_one_ramp_and_a_fault_is_its_models_own(log: Log) -> None:
     fleet = [log.outcome("bad_request", at_s=0, replica=f"r{n}", target=model(0)) for n in range(4)]
-    story = given(*fleet, *faults(log, 3), policy=LONE)
+    policy = Policy.from_data({**LONE.to_data(), "ramp": {"part": 1, "max_s": 30.0}})
+    story = given(*fleet, *faults(log, 3), policy=policy)
     story.when(log.outcome("ok", at_s=40, target=model(5), seen_seq=7))
     places: dict[str, set[bool]] = {}
     for name in (f"router-{n}" for n in range(200)):
@@ -241,7 +242,7 @@ def test_after_the_wide_close_all_are_in_one_ramp_and_a_fault_is_its_models_own(
     assert all(len(found) == 1 for found in places.values()), "in for the wide scope is in for its models"
     assert {True in found for found in places.values()} == {True, False}
     story.when(log.outcome("timeout", at_s=56, target=model(0), seen_seq=8))
-    story.then(held("breaker", scope=model(0).scope, end_ms=log.ms(116)))
+    story.then(held("breaker", scope=model(0).scope, end_ms=log.ms(86)))
     story.then_decision(model(1), log.ms(71), allowed=True, trial=False)
 
 

@@ -7,7 +7,7 @@ from zlib import crc32
 
 import pytest
 
-from sickbay_events import KINDS, CallsRefused, Kind, Policy, Scope, Target
+from sickbay_events import KINDS, CallsRefused, Kind, Lease, Policy, ProbeResult, Released, Scope, Target, TargetHeld
 from sickbay_projections import Fleet, Recorded
 from sickbay_projections.rules.columns import TABLE
 from sickbay_projections.testing import Log, Story, given, held, released
@@ -16,8 +16,7 @@ TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")
 OTHER = Target("openrouter.ai#team-a", "other/model")
 CREDENTIAL = Scope("openrouter.ai", "team-a")
 LIMITED: Kind = "rate_limited"
-HOUR_S = 3600.0
-MS = 0.001
+HOUR_S, MS = 3600.0, 0.001
 ALONE: dict[str, Any] = {"shadow": {"rules": ["quarantine", "breaker", "degraded", "credential"]}}
 """Other rules are folded and told, and change no decision."""
 
@@ -27,10 +26,15 @@ def log() -> Log:
     return Log(TARGET)
 
 
+def limited(log: Log, count: int, at_s: float = 0, **fields: Any) -> list[Recorded]:
+    """Each knew all that was before it."""
+    return [log.outcome(LIMITED, at_s=at_s, **{"seen_seq": log.seq, **fields}) for _ in range(count)]
+
+
 def throttled(log: Log, hint_s: float | None = None, *, target: Target | None = None, **policy: Any) -> Story:
-    """Three throttles of two replicas at 0, 1 and 2 s, the last with the hint: held by sequence 3 from 2 s."""
-    found = [log.outcome(LIMITED, at_s=n, replica=f"r{n % 2}", target=target) for n in range(2)]
-    found.append(log.outcome(LIMITED, at_s=2, replica="r2", retry_after_s=hint_s, status=429, target=target))
+    """Two throttles of two replicas at 1 and 2 s, the last with the hint: held by sequence 2 from 2 s."""
+    found = limited(log, 1, 1, replica="r1", target=target)
+    found += limited(log, 1, 2, replica="r2", retry_after_s=hint_s, status=429, target=target)
     return given(*found, policy=Policy.from_data(policy))
 
 
@@ -53,6 +57,18 @@ def own_ms(hint_ms: int, replica: str, seq: int) -> int:
     return hint_ms + hint_ms * 50 * (crc32(f"{replica} {seq}".encode()) % 1001) // 100_000
 
 
+def points(story: Story, scope: Scope = TARGET.scope) -> int:
+    slots = story.fleet.store.nodes[scope.key].state.points or {}
+    return slots["throttles"].points if "throttles" in slots else 0
+
+
+def trial_s(story: Story, log: Log, scope: Scope = TARGET.scope) -> float:
+    entry = story.fleet.entry(scope.key)
+    assert entry is not None
+    (hold,) = [hold for hold in entry.holds if hold.rule == "throttle"]
+    return (hold.trial_from_ms - log.ms(0)) / 1000
+
+
 # -- a replica's own overlay ---------------------------------------------------------------------------
 
 
@@ -60,15 +76,17 @@ def own_ms(hint_ms: int, replica: str, seq: int) -> int:
 def test_one_rate_limit_holds_the_overlay_for_the_hint_times_one_to_one_and_a_half(
     log: Log, hint_s: float | None, hint_ms: int
 ) -> None:
-    end_ms = log.ms(0) + min(own_ms(hint_ms, "r1", 1), 3_600_000)
-    story = given(log.outcome(LIMITED, at_s=0, retry_after_s=hint_s), overlay=True)
-    story.then(held("throttle", end_ms=end_ms, scope=TARGET.scope, proof=False, kind=LIMITED))
-    story.then_decision(TARGET, end_ms - 1, allowed=False, reason="throttled", retry_in_s=0.001)
-    story.then_decision(TARGET, end_ms, allowed=True, reason="ok", trial=False)
+    story = given(log.outcome(LIMITED, at_s=0, retry_after_s=hint_s, replica="box"), overlay=True)
+    end_ms = log.ms(0) + min(own_ms(hint_ms, "box", 1), 3_600_000)
+    story.then(
+        held("throttle", began_seq=1, end_ms=end_ms, proof=False, numbers={"failures": 1, "replicas": 1, "n": 1})
+    )
+    story.then_decision(TARGET, end_ms - 1, allowed=False, reason="throttled", trial=False)
+    story.then_decision(TARGET, end_ms, allowed=True, trial=False)
 
 
 def test_replicas_do_not_come_back_at_one_moment() -> None:
-    """Over many names and sequences the factor covers one to one and a half, both ends included."""
+    """Over many sequences the factor covers one to one and a half, both ends included."""
     ends = set[int]()
     for n in range(4000):
         log = Log(TARGET)
@@ -82,16 +100,16 @@ def test_replicas_do_not_come_back_at_one_moment() -> None:
     assert len(ends) > 900
 
 
-def test_an_overlay_does_not_double_and_has_no_ramp(log: Log) -> None:
+def test_an_overlay_does_not_double_has_no_trial_and_no_points(log: Log) -> None:
     fleet = Fleet(overlay=True)
     for at_s in (0.0, 100.0, 200.0):
         seq = log.seq + 1
         (event,) = fleet.apply(log.outcome(LIMITED, at_s=at_s, seen_seq=seq - 1))
         assert getattr(event, "end_ms", 0) == log.ms(at_s) + own_ms(5000, "r1", seq)
-    entry = fleet.entry(TARGET.key)
-    assert entry is not None
-    assert entry.ramp is None
-    assert entry.expires_ms == entry.holds[0].end_ms
+    assert fleet.apply(log.outcome(LIMITED, at_s=201, seen_seq=3, retry_after_s=900)) == []
+    state = fleet.store.nodes[TARGET.key].state
+    assert (state.points, state.ramp) == (None, None)
+    assert state.holds is not None and (state.holds["throttle"].trial_from_ms, state.holds["throttle"].later) == (0, 1)
 
 
 def test_a_spent_allowance_holds_an_overlay_to_its_reset_without_the_factor(log: Log) -> None:
@@ -103,10 +121,9 @@ def test_an_overlay_ends_by_a_success_after_it_and_not_by_one_before(log: Log) -
     story = given(log.outcome(LIMITED, at_s=0, retry_after_s=60), overlay=True)
     story.when(log.outcome("ok", at_s=1, seen_seq=0)).then()
     story.when(log.outcome("ok", at_s=2, seen_seq=1)).then(released("throttle", began_seq=1, by="success"))
-    story.then_decision(TARGET, log.ms(2), allowed=True, reason="ok")
 
 
-# -- the hint ------------------------------------------------------------------------------------------
+# -- the stated wait -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hint_s", [None, 0, -1, -1e300, float("nan"), float("-inf")])
@@ -136,101 +153,122 @@ def test_a_spent_allowance_holds_to_its_reset_or_a_quarter_hour_at_most_six(
 # -- what holds the fleet ------------------------------------------------------------------------------
 
 
-def test_three_throttles_in_ten_seconds_hold_a_small_fleet_and_two_do_not(log: Log) -> None:
-    story = given(log.outcome(LIMITED, at_s=0), log.outcome(LIMITED, at_s=5, replica="r2")).then()
-    story.then_decision(TARGET, log.ms(5), allowed=True, reason="ok")
-    story.when(log.outcome(LIMITED, at_s=10 - MS, status=429, retry_after_s=7)).then(
-        held(
-            "throttle",
-            began_seq=3,
-            cause_seq=3,
-            scope=TARGET.scope,
-            end_ms=log.ms(17 - MS),
-            old_end_ms=None,
-            proof=False,
-            kind=LIMITED,
-            status=429,
-            enforced=True,
-            replica=None,
-            numbers={"throttles": 3, "replicas": 2},
-        )
+@pytest.mark.parametrize("replicas", [1, 2, 4, 20])
+def test_two_throttles_in_a_row_hold_a_fleet_of_every_size(log: Log, replicas: int) -> None:
+    story = given(*crowd(log, replicas - 1)).when(*limited(log, 1)).then()
+    story.when(*limited(log, 1, 10 - MS, replica="r2" if replicas > 1 else "r1", status=429, retry_after_s=7)).then(
+        held("throttle", scope=TARGET.scope, end_ms=log.ms(17 - MS), proof=True, status=429, replica=None, by=None)
     )
-    story.then_decision(
-        TARGET, log.ms(10), allowed=False, reason="throttled", rule="throttle", scope=TARGET.key, retry_in_s=6.999
-    )
+    story.then_decision(TARGET, log.ms(10), allowed=False, reason="throttled", scope=TARGET.key, retry_in_s=6.999)
     story.then_decision(OTHER, log.ms(10), allowed=True, reason="ok")
 
 
-def test_a_throttle_counts_for_ten_seconds_to_the_millisecond(log: Log) -> None:
-    given(*(log.outcome(LIMITED, at_s=at_s) for at_s in (0, 5, 10 - MS))).then(held("throttle"))
-    log.seq = 0
-    story = given(*(log.outcome(LIMITED, at_s=at_s) for at_s in (0, 5, 10))).then()
-    document = story.fleet.document(TARGET.key, log.ms(10))
-    assert document is not None
-    assert document["throttles"] == 2
-    story.when(log.outcome(LIMITED, at_s=10)).then(held("throttle"))
-
-
-@pytest.mark.parametrize(("replicas", "needed"), [(1, 3), (3, 3), (4, 20), (9, 20)])
-def test_from_four_replicas_on_twenty_are_needed(log: Log, replicas: int, needed: int) -> None:
-    story = given(*crowd(log, replicas - 1))
-    for n in range(needed - 1):
-        story.when(log.outcome(LIMITED, at_s=n / 10)).then()
-    story.when(log.outcome(LIMITED, at_s=2)).then(held("throttle", numbers={"throttles": needed, "replicas": 1}))
-
-
-def test_a_replica_unheard_of_for_ten_minutes_is_none(log: Log) -> None:
-    for at_s, wanted in ((-600 + 2 + MS, []), (-600 + 2, [held("throttle")])):
+@pytest.mark.parametrize(("hint_s", "lives_s"), [(None, 10), (3, 10), (60, 60)])
+def test_a_throttle_counts_for_ten_seconds_or_the_wait_of_the_newest(
+    log: Log, hint_s: float | None, lives_s: float
+) -> None:
+    for at_s, holds in ((lives_s - MS, True), (lives_s, False)):
         log.seq = 0
-        story = given(*crowd(log, 3, at_s=at_s))
-        story.when(*(log.outcome(LIMITED, at_s=n) for n in range(3))).then(*wanted)
+        story = given(*limited(log, 1, retry_after_s=hint_s)).when(*limited(log, 1, at_s))
+        story.then(*([held("throttle")] if holds else []))
 
 
-def test_one_answer_among_them_and_the_fleet_is_not_held_for_ten_seconds(log: Log) -> None:
+def test_an_answer_between_and_nobody_is_held(log: Log) -> None:
+    story = given()
+    for _ in range(50):
+        story.when(*limited(log, 1), log.outcome("ok", at_s=0)).then()
+
+
+def test_where_others_are_answered_each_replica_paces_itself(log: Log) -> None:
+    """What a partly limited target got over raises what is needed, up to 32."""
     story = given(log.outcome("ok", at_s=0, replica="r2"))
-    story.when(*(log.outcome(LIMITED, at_s=at_s) for at_s in (1, 2, 3, 9, 10 - MS))).then()
-    story.when(log.outcome(LIMITED, at_s=10, replica="r2")).then(held("throttle", began_seq=log.seq))
+    for most in (1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31):
+        story.when(
+            *limited(log, most, replica="r1"), *(log.outcome("ok", at_s=0, seen_seq=log.seq) for _ in range(most))
+        )
+    assert story.fleet.store.nodes[TARGET.key].state.holds is None
+
+
+def test_a_hold_whose_first_trial_is_answered_is_remembered_at_once_and_leaves_no_points(log: Log) -> None:
+    story = throttled(log).when(log.outcome("ok", at_s=4, seen_seq=2)).then(released("throttle"))
+    assert points(story) == 0
+    story.when(*limited(log, 4, 5)).then()
+    story.when(*limited(log, 1, 5, replica="r2")).then(held("throttle"))
+    story.when(log.outcome(LIMITED, at_s=9, trial=[Lease("throttle", log.seq)]))
+    story.when(log.outcome("ok", at_s=20, seen_seq=log.seq))
+    slots = story.fleet.store.nodes[TARGET.key].state.points
+    assert slots is not None and slots["throttles"].record[1] == 2, "a trial had failed: nothing new is learnt"
+
+
+def test_one_that_states_its_wait_and_names_its_credential_holds_the_fleet_at_once(log: Log) -> None:
+    story = given(log.outcome("ok", at_s=0, replica="r2"))
+    story.when(*limited(log, 1, scope="credential", retry_after_s=30)).then(
+        held("throttle", scope=CREDENTIAL, replica=None, by=None, end_ms=log.ms(30))
+    )
+    for fields in ({"scope": "credential"}, {"retry_after_s": 30}, {"scope": "model", "retry_after_s": 30}):
+        log.seq = 0
+        story = given(log.outcome("ok", at_s=0, replica="r2"), *limited(log, 1, **fields)).then()
+    log.seq = 0
+    lone = Target("openrouter.ai", "m")
+    given(*limited(log, 1, scope="credential", retry_after_s=30, target=lone)).then()
+
+
+def test_a_spent_allowance_needs_one_whatever_the_record_and_is_not_remembered(log: Log) -> None:
+    story = given()
+    for _ in range(3):
+        story.when(log.outcome("quota", at_s=0, seen_seq=log.seq)).then(
+            held("throttle", kind="quota", scope=CREDENTIAL)
+        )
+        story.when(log.outcome("ok", at_s=1, seen_seq=log.seq)).then(released("throttle"))
+    assert story.fleet.store.nodes[CREDENTIAL.key].state.points is None
+
+
+def test_one_replica_alone_is_held_where_others_had_good_answers(log: Log) -> None:
+    story = given(log.outcome("ok", at_s=0, replica="r2"))
+    story.when(*limited(log, 2, 20, retry_after_s=60)).then(held("throttle", replica="r1", scope=TARGET.scope))
+    story.then_decision(TARGET, log.ms(22), allowed=True, reason="ok")
+    story.when(*limited(log, 5, 21)).then()
+    story.when(*limited(log, 1, 21, replica="r2")).then(held("throttle", replica=None))
+    log.seq = 0
+    story = given(log.outcome("ok", at_s=0, replica="r2", target=OTHER))
+    story.when(log.outcome("quota", at_s=1)).then(held("throttle", replica="r1", end_ms=log.ms(901)))
+
+
+def test_where_nobody_else_was_answered_it_is_one_word(log: Log) -> None:
+    story = given(*crowd(log, 3), *limited(log, 2, retry_after_s=30)).then(held("throttle", by="r1", replica=None))
+    story.then_decision(TARGET, log.ms(1), replica="r1", allowed=False)
+    story.then_decision(TARGET, log.ms(1), replica="crowd-1", allowed=True, trial=True)
+    story.when(log.outcome(LIMITED, at_s=2, replica="crowd-1", trial=[Lease("throttle", log.seq)]))
+    story.then(held("throttle", by=None))
+
+
+def test_a_good_answer_before_a_clear_is_void(log: Log) -> None:
+    story = given(log.outcome("ok", at_s=0, replica="r2", target=OTHER))
+    story.when(log.override("clear", at_s=1, scope=Scope("openrouter.ai")))
+    story.when(log.outcome("quota", at_s=2, seen_seq=2)).then(held("throttle", replica=None, scope=CREDENTIAL))
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_what_each_kind_does_to_a_pending_count(log: Log, kind: Kind) -> None:
-    """The cells of the column `throttle`: what ends a hold clears the count, what holds adds to it."""
-    target = TARGET if kind != "quota" else None
+def test_what_each_kind_does_to_a_pending_throttle(log: Log, kind: Kind) -> None:
+    """The column `throttles`, cell by cell."""
     scope = "model" if kind in (LIMITED, "quota") else None
-    story = given(log.outcome(LIMITED, at_s=0), log.outcome(LIMITED, at_s=1), policy=Policy.from_data(ALONE))
-    only(story.when(log.outcome(kind, at_s=2, replica="r2", target=target, scope=scope)))
-    cell = TABLE[KINDS[kind].group].throttle
-    if cell == "holds":
-        story.then(held("throttle", scope=TARGET.scope, kind=kind))
-        return
-    story.then()
-    document = story.fleet.document(TARGET.key, log.ms(2))
-    assert document is not None
-    assert document["throttles"] == {"ends": 0, "none": 2}[cell]
-    # An answer counts for ten seconds more: only a damaged one is cleared and forgotten.
-    expected = [held("throttle")] if cell == "none" else []
-    only(story.when(log.outcome(LIMITED, at_s=3, replica="r1"))).then(*expected)
+    story = given(*limited(log, 1), policy=Policy.from_data(ALONE))
+    only(story.when(log.outcome(kind, at_s=2, replica="r2", scope=scope)))
+    cell = TABLE[KINDS[kind].group].throttles
+    story.then(*([held("throttle", scope=TARGET.scope, kind=kind)] if cell == "failure" else []))
+    assert points(story) == {"answer": 0, "none": 1, "failure": 0}[cell]
 
 
-def test_what_waited_longer_than_the_window_is_statistics(log: Log) -> None:
-    story = given(*(log.outcome(LIMITED, at_s=n) for n in range(2)))
-    story.when(*(log.outcome(LIMITED, at_s=3, queued_ms=10_001) for n in range(5))).then()
-    story.when(log.outcome(LIMITED, at_s=4, queued_ms=10_000)).then(held("throttle"))
-    given(log.outcome("quota", at_s=0, queued_ms=600_001)).then()
-    given(log.outcome("quota", at_s=0, queued_ms=600_000)).then(held("throttle"))
-
-
-def test_a_forced_call_and_a_callers_own_doing_are_statistics(log: Log) -> None:
-    given(*(log.outcome(LIMITED, at_s=n, forced=True) for n in range(4))).then()
-    given(*(log.outcome(LIMITED, at_s=n, scope="none") for n in range(4))).then()
+def test_what_waited_and_what_is_forced_or_nobodys_is_statistics(log: Log) -> None:
+    given(*limited(log, 5, queued_ms=5_001), log.outcome("quota", at_s=0, queued_ms=5_001)).then()
+    given(*limited(log, 4, forced=True), *limited(log, 4, scope="none")).then()
     given(log.outcome("quota", at_s=0, forced=True)).then()
 
 
 def test_throttles_are_never_faults(log: Log) -> None:
     story = given(*(log.outcome(LIMITED, at_s=n * 20) for n in range(40))).then()
-    document = story.fleet.document(TARGET.key, log.ms(780))
-    assert document is not None
-    assert (document["fault_run"], document["window_faults"], document["window_attempts"]) == (0, 0, 0)
+    slots = story.fleet.store.nodes[TARGET.key].state.points
+    assert slots is not None and set(slots) == {"throttles"}
 
 
 # -- whose scope ---------------------------------------------------------------------------------------
@@ -259,115 +297,140 @@ def test_the_scope_is_as_classified_and_a_provider_without_alias_has_no_credenti
     target, sibling = Target(provider, "a"), Target(provider, "b")
     policy = Policy.from_data({"single_credential": ["openrouter.ai"] if single else []})
     story = given(
-        *(log.outcome(kind, at_s=n, scope=scope, target=target, replica=f"r{n % 2}") for n in range(3)), policy=policy
+        *(log.outcome(kind, at_s=n, scope=scope, target=target, replica=f"r{n % 2}") for n in range(2)), policy=policy
     )
     assert {event.scope.name for event in only(story).derived} == {holds}
-    story.then_decision(target, log.ms(3), allowed=False, reason="throttled")
-    story.then_decision(sibling, log.ms(3), allowed=holds == "model")
-    story.then_decision(Target("openrouter.ai#team-b", "a"), log.ms(3), allowed=True)
+    story.then_decision(target, log.ms(2), allowed=False, reason="throttled")
+    story.then_decision(sibling, log.ms(2), allowed=holds == "model")
+    story.then_decision(Target("openrouter.ai#team-b", "a"), log.ms(2), allowed=True)
 
 
-def test_models_of_one_credential_count_together_where_the_credential_is_limited(log: Log) -> None:
-    found = [
-        log.outcome(LIMITED, at_s=n, scope="credential", target=Target(TARGET.provider, f"m{n}")) for n in range(3)
-    ]
-    given(*found).then(held("throttle", scope=CREDENTIAL, began_seq=3))
-
-
-def test_an_answer_of_any_model_is_an_answer_of_its_credential(log: Log) -> None:
-    limited = [log.outcome(LIMITED, at_s=n, scope="credential") for n in range(2)]
-    story = given(*limited, log.outcome("ok", at_s=2, target=OTHER)).then()
-    story.when(log.outcome(LIMITED, at_s=3, scope="credential")).then()
-    story.when(*(log.outcome(LIMITED, at_s=at_s, scope="credential") for at_s in (11, 11.5))).then()
-    story.when(log.outcome(LIMITED, at_s=12, scope="credential")).then(held("throttle", scope=CREDENTIAL))
-    story.when(log.outcome("ok", at_s=13, target=OTHER, seen_seq=log.seq)).then(
-        released("throttle", scope=CREDENTIAL, by="success")
-    )
-    story.then_decision(TARGET, log.ms(13), allowed=True)
+def test_models_of_one_credential_count_together_and_an_answer_of_any_is_one_of_it(log: Log) -> None:
+    first = limited(log, 1, scope="credential", target=OTHER)
+    story = given(*first, log.outcome("ok", at_s=1, target=Target(TARGET.provider, "m3")))
+    story.when(*limited(log, 1, 2, scope="credential")).then()
+    story.when(*limited(log, 1, 3, scope="credential", target=OTHER)).then(held("throttle", scope=CREDENTIAL))
+    story.when(log.outcome("ok", at_s=4, target=OTHER, seen_seq=log.seq)).then(released("throttle", scope=CREDENTIAL))
 
 
 def test_a_model_that_is_limited_is_not_its_credential(log: Log) -> None:
-    story = throttled(log, 60).when(log.outcome("ok", at_s=3, target=OTHER, seen_seq=3)).then()
+    story = throttled(log, 60).when(log.outcome("ok", at_s=3, target=OTHER, seen_seq=2)).then()
     story.then_decision(TARGET, log.ms(4), allowed=False)
 
 
-# -- two witnesses -------------------------------------------------------------------------------------
+# -- trials and ends -----------------------------------------------------------------------------------
 
 
-def test_one_replicas_word_holds_nobody_else_while_others_had_good_answers(log: Log) -> None:
-    story = given(log.outcome("ok", at_s=0, replica="r2"))
-    story.when(*(log.outcome(LIMITED, at_s=20 + n, retry_after_s=60) for n in range(3))).then(
-        held(
-            "throttle",
-            replica="r1",
-            scope=TARGET.scope,
-            end_ms=log.ms(22) + own_ms(60_000, "r1", 4),
-            numbers={"throttles": 3, "replicas": 1},
-        )
-    )
-    story.then_decision(TARGET, log.ms(22), allowed=True, reason="ok")
-    document = story.fleet.document(TARGET.key, log.ms(22))
+@pytest.mark.parametrize(("hint_s", "expected"), [(None, 4), (1, 3), (40, 42), (120, 122), (600, 122)])
+def test_the_first_trial_comes_when_it_was_told_to_two_minutes_at_most(
+    log: Log, hint_s: float | None, expected: float
+) -> None:
+    assert trial_s(throttled(log, hint_s), log) == expected
+
+
+@pytest.mark.parametrize(("hint_s", "expected"), [(None, 600), (7200, 600), (60, 60)])
+def test_a_spent_allowance_is_tried_after_ten_minutes_at_most(log: Log, hint_s: float | None, expected: float) -> None:
+    story = given(log.outcome("quota", at_s=0, retry_after_s=hint_s))
+    assert trial_s(story, log, CREDENTIAL) == expected
+
+
+def test_a_failed_trial_doubles_the_hold_and_waits_for_what_it_says(log: Log) -> None:
+    story = throttled(log, 4).then(held("throttle", end_ms=log.ms(6)))
+    story.when(log.outcome(LIMITED, at_s=6, replica="r1", retry_after_s=4, trial=[Lease("throttle", 2)]))
+    story.then(held("throttle", began_seq=3, end_ms=log.ms(14)))
+    assert trial_s(story, log) == 10
+    story.when(log.outcome(LIMITED, at_s=10, replica="r1", trial=[Lease("throttle", 3)], took_ms=500))
+    story.then(held("throttle", end_ms=log.ms(30)))
+    assert trial_s(story, log) == 11.5
+    story.when(log.outcome("ok", at_s=12, seen_seq=4)).then(released("throttle"))
+    story.when(*limited(log, 2, 13)).then(held("throttle", end_ms=log.ms(18)))
+
+
+def test_doubling_stops_at_the_cap(log: Log) -> None:
+    story, at_s, found = given(), 0.0, list[float]()
+    for _ in range(6):
+        trial = [Lease("throttle", log.seq)]
+        story.when(log.outcome("quota", at_s=at_s, retry_after_s=5400, trial=trial))
+        found.append((getattr(only(story).derived[0], "end_ms", 0) - log.ms(at_s)) / 1000)
+        at_s += 3000
+    assert found[:3] == [5400, 10_800, 21_600] and found[-1] == 21_600
+
+
+def test_before_the_end_a_throttle_without_the_lease_moves_nothing(log: Log) -> None:
+    story = throttled(log, 60)
+    for seen_seq in (2, 1, None, 99):
+        story.when(*limited(log, 1, 10, seen_seq=seen_seq, retry_after_s=600)).then()
+    story.then_decision(TARGET, log.ms(62), allowed=True, trial=True)
+
+
+def test_at_its_end_it_is_on_probation(log: Log) -> None:
+    story = throttled(log)
+    story.then_decision(TARGET, log.ms(7 - MS), allowed=False, reason="throttled", trial=True, retry_in_s=0.001)
+    story.then_decision(TARGET, log.ms(7), allowed=True, reason="ok", trial=True, rule="throttle")
+    story.when(*limited(log, 2, 8)).then(held("throttle", end_ms=log.ms(18)))
+
+
+@pytest.mark.parametrize("kind", [LIMITED, "quota"])
+def test_as_a_trial_of_another_rule_a_throttle_tells_nothing_there_and_scores_here(log: Log, kind: Kind) -> None:
+    story = given(*(log.outcome("model_unavailable", at_s=n) for n in range(2)))
+    story.when(*(log.outcome("server_error", at_s=3 + n / 10) for n in range(5)))
+    lease = [Lease("quarantine", 2), Lease("breaker", log.seq)]
+    asked = [log.outcome(kind, at_s=700 + n, seen_seq=log.seq, trial=lease, scope="model") for n in range(2)]
+    story.when(*asked)
+    assert {event.rule for event in story.derived if isinstance(event, TargetHeld | Released)} == {"throttle"}
+    document = story.fleet.document(TARGET.key, log.ms(703))
     assert document is not None
-    assert document["throttle_held_alone"] == ["r1"]
-    story.when(log.outcome(LIMITED, at_s=200, replica="r2", retry_after_s=9)).then(
-        held("throttle", replica=None, end_ms=log.ms(209))
-    )
+    phases = {hold["rule"]: hold["phase"] for hold in document["holds"]}
+    assert phases == {"quarantine": "probation", "breaker": "probation", "throttle": "held"}
 
 
-def test_a_spent_allowance_needs_a_second_witness_too(log: Log) -> None:
-    story = given(log.outcome("ok", at_s=0, replica="r2", target=OTHER))
-    story.when(log.outcome("quota", at_s=1)).then(held("throttle", replica="r1", end_ms=log.ms(901)))
-    story.when(log.outcome("quota", at_s=2)).then()
-    story.then_decision(TARGET, log.ms(2), allowed=True)
-    story.when(log.outcome(LIMITED, at_s=3, replica="r2")).then()
-    story.when(log.outcome("quota", at_s=4, replica="r2")).then(
-        held("throttle", replica=None, scope=CREDENTIAL, end_ms=log.ms(904))
-    )
+def test_a_first_content_ends_it_and_a_clear_leaves_nothing(log: Log) -> None:
+    story = throttled(log, 60).when(log.answered(at_s=4, seen_seq=2)).then(released("throttle", by="success"))
+    log.seq = 0
+    story = throttled(log, 60).when(log.override("clear", at_s=4, scope=Scope("openrouter.ai")))
+    story.when(log.outcome("bad_request", at_s=5)).then(released("throttle", by="clear"))
+    story.when(*limited(log, 2, 6)).then(held("throttle", end_ms=log.ms(11)))
 
 
-@pytest.mark.parametrize(("at_s", "holds"), [(600 - MS, False), (600, True)])
-def test_a_good_answer_of_another_counts_for_ten_minutes(log: Log, at_s: float, holds: bool) -> None:
-    story = given(log.outcome("ok", at_s=0, replica="r2")).when(log.outcome("quota", at_s=at_s))
-    story.then(held("throttle", replica=None if holds else "r1"))
+def test_a_clear_empties_the_points_of_a_credential_too(log: Log) -> None:
+    story = given(*limited(log, 1, scope="credential"), log.override("clear", at_s=2, scope=Scope("openrouter.ai")))
+    story.when(*limited(log, 1, 3, scope="credential")).then()
+    assert points(story, CREDENTIAL) == 1
+    assert story.fleet.digest() == Fleet.decode(story.fleet.encode()).digest()
 
 
-@pytest.mark.parametrize(("at_s", "holds"), [(601 - MS, True), (601, False)])
-def test_a_word_can_be_confirmed_for_ten_minutes(log: Log, at_s: float, holds: bool) -> None:
-    story = given(log.outcome("ok", at_s=0, replica="r2"), log.outcome("quota", at_s=1))
-    story.when(log.outcome("ok", at_s=590, replica="r3"))
-    story.when(log.outcome("quota", at_s=at_s, replica="r2")).then(held("throttle", replica=None if holds else "r2"))
+def test_in_shadow_it_is_told_and_lets_pass(log: Log) -> None:
+    story = throttled(log, 60, shadow={"rules": ["throttle"]}).then(held("throttle", enforced=False))
+    story.then_decision(TARGET, log.ms(3), allowed=True, reason="ok", trial=False)
 
 
-def test_a_good_answer_of_its_own_takes_a_replicas_word_back(log: Log) -> None:
-    story = given(log.outcome("ok", at_s=0, replica="r2"), log.outcome("quota", at_s=1))
-    story.when(log.outcome("ok", at_s=2, target=OTHER))
-    story.when(log.outcome("quota", at_s=3, replica="r2")).then(held("throttle", replica="r2"))
+def test_a_clock_that_steps_back_leaves_no_end_further_ahead_than_the_cap(log: Log) -> None:
+    story = given(log.outcome("quota", at_s=90_000, retry_after_s=21_600))
+    story.when(log.outcome("bad_request", at_s=0, target=OTHER))
+    story.then_decision(TARGET, log.ms(21_600 - MS), allowed=False)
+    story.then_decision(TARGET, log.ms(21_600), allowed=True)
 
 
-def test_a_good_answer_before_a_clear_is_void(log: Log) -> None:
-    story = given(log.outcome("ok", at_s=0, replica="r2", target=OTHER))
-    story.when(log.override("clear", at_s=1, scope=Scope("openrouter.ai")))
-    story.when(log.outcome("quota", at_s=2, seen_seq=2)).then(held("throttle", replica=None, scope=CREDENTIAL))
+def test_a_trial_is_wanted_only_if_every_denying_hold_wants_one_now(log: Log) -> None:
+    story = throttled(log, 600)
+    story.when(log.outcome("quota", at_s=3, replica="r1", retry_after_s=3000))
+    for at_s, trial, retry_in_s in ((130, False, 473.0), (602, False, 1.0), (603, True, 2400.0)):
+        story.then_decision(TARGET, log.ms(at_s), replica="r1", allowed=False, trial=trial, retry_in_s=retry_in_s)
+    story.when(log.override("hold", at_s=610, until_s=5000))
+    story.then_decision(TARGET, log.ms(650), replica="r1", allowed=False, trial=False, retry_in_s=4350.0)
 
 
-def test_throttles_of_both_kinds_are_no_one_replicas_word_together(log: Log) -> None:
-    story = given(log.outcome("ok", at_s=0, replica="r3"))
-    story.when(log.outcome("quota", at_s=20, replica="r2", scope="model")).then(held("throttle", replica="r2"))
-    story.when(log.outcome(LIMITED, at_s=21), log.outcome(LIMITED, at_s=22)).then(
-        held("throttle", replica=None, kind=LIMITED, numbers={"throttles": 3, "replicas": 2})
-    )
+def test_a_leased_probe_acts_as_the_outcome_of_its_kind_and_another_does_nothing(log: Log) -> None:
+    story = throttled(log, 600)
+    story.when(log.event(ProbeResult(level="readiness", ok=True, kind="ok", seen_seq=2), at_s=10)).then()
+    probe = ProbeResult(level="readiness", ok=True, kind="ok", seen_seq=2, trial=[Lease("throttle", 2)])
+    story.when(log.event(probe, at_s=11)).then(released("throttle"))
 
 
-def test_what_was_confirmed_is_not_confirmed_again(log: Log) -> None:
-    story = given(log.outcome("ok", at_s=0, replica="r3"))
-    story.when(*(log.outcome(LIMITED, at_s=20 + n) for n in range(3))).then(held("throttle", replica="r1"))
-    story.when(log.outcome(LIMITED, at_s=30, replica="r2")).then(held("throttle", replica=None, end_ms=log.ms(35)))
-    story.when(log.outcome(LIMITED, at_s=60, replica="r2", seen_seq=5)).then()
-
-
-def test_a_limit_that_some_calls_pass_is_nobodys_hold_whoever_confirms_it(log: Log) -> None:
-    """A fleet hold needs ten seconds without an answer, also by a second witness."""
-    story = given(log.outcome("ok", at_s=0, replica="r2"))
-    story.when(*(log.outcome(LIMITED, at_s=20 + n / 10) for n in range(3))).then(held("throttle", replica="r1"))
-    story.when(log.outcome("ok", at_s=25, replica="r3"), log.outcome(LIMITED, at_s=30, replica="r2")).then()
-    story.when(log.outcome(LIMITED, at_s=35, replica="r2")).then(held("throttle", replica=None))
+def test_an_answer_begins_a_ramp_of_a_part_of_the_time_held(log: Log) -> None:
+    story = given(*crowd(log, 5), *limited(log, 2, replica="r1", retry_after_s=600))
+    story.when(log.outcome("ok", at_s=60, replica="r2", seen_seq=log.seq)).then(released("throttle"))
+    entry = story.fleet.entry(TARGET.key)
+    assert entry is not None and entry.ramp is not None
+    ramp = entry.ramp
+    assert (ramp.rule, ramp.from_ms, ramp.end_ms, ramp.prover) == ("throttle", log.ms(60), log.ms(63), "r2")

@@ -14,7 +14,7 @@ from sickbay_projections import Fleet, Recorded
 
 START_MS = 1_700_000_000_000
 RULES = ("breaker", "breaker", "breaker", "quarantine", "degraded", "throttle")
-KINDS: list[Kind] = ["ok"] * 20  # type: ignore[list-item]
+KINDS: list[Kind] = ["ok"] * 20
 KINDS += ["server_error", "timeout", "network", "model_unavailable", "rate_limited", "quota", "auth"]
 KINDS += ["empty_output", "mangled_output", "bad_request", "unknown"]
 TARGETS = [Target(provider, f"m{n}") for provider in ("h0#a", "h0#b", "h1") for n in range(4)]

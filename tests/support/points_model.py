@@ -307,7 +307,7 @@ class Naive:
 
     def distance_ms(self, name: str, n: int, first_ms: int, every_ms: int) -> int:
         held_ms = min(120_000, (self.now_ms - first_ms) // (20 if self.overlay else 60))
-        return min(max(every_ms, held_ms), EVIDENCE[name][4] * 2 ** min(max(0, n - 3), 20))
+        return min(max(every_ms, held_ms), EVIDENCE[name][4] << min(max(0, n - 3), 20))
 
     def begin(
         self, place: str, name: str, old: dict[str, Any] | None, by: str, last: str = "", took_ms: int = 0
@@ -373,6 +373,8 @@ class Naive:
             if hold["neutral"] == 3:
                 end_ms = self.now_ms + hold["length_ms"]
                 hold.update(seq=self.seq, end_ms=end_ms, neutral=0, clean=0, uncheckable=0, evidence_ms=0)
+                score = self.scores[place, hold["evidence"]]
+                score.points = score.top = 0
                 self.told.append(("held", place, hold["rule"], self.seq, end_ms))
 
     def end(self, place: str, name: str) -> None:

@@ -80,8 +80,11 @@ class World:
         if self._pinned and type(event) is PolicyChanged:
             fleet.passed(seq, time_ms, "policy")
             return False
-        is_call = target is not None and isinstance(event, CallOutcome | CallAnswered)
-        if is_call and self.spells and any(key in self.spells for key in target.keys):
+        if (
+            target is not None
+            and isinstance(event, CallOutcome | CallAnswered)
+            and any(key in self.spells for key in target.keys)
+        ):
             made = self._asked(event, target, read_subject(subject).replica, seq, time_ms)
             if made is None:
                 fleet.passed(seq, time_ms, "refused")

@@ -17,7 +17,7 @@ from sickbay_events.outcome import ProbeResult
 
 from ..state import points
 from ..state.limits import RuleLimits
-from ..state.model import NEVER, Hold, Node, ProbeState, ScopeState
+from ..state.model import NEVER, Hold, Node, Points, ProbeState, ScopeState
 from . import credential, holds, samples, scopes
 from .circuit import FAULTS
 from .context import FoldContext
@@ -154,7 +154,7 @@ def _judge(node: Node, state: ScopeState, at_ms: int) -> HealthFinding:
     failures = probes.failures if probes is not None and probes.not_ready_ms > day_ms else 0
     if probes is not None and failures >= limits.readiness_failures:
         return HealthFinding("unhealthy", "readiness", probes.not_ready_ms)
-    if (strikes := points.live(state, STRIKES.name, at_ms)) is not None:
+    if (strikes := _live(state, STRIKES, at_ms)) is not None:
         return HealthFinding("degraded", "strikes", strikes.newest_ms)
     if state.refusals is not None or (wide is not None and wide.state.refusals is not None):
         for scope in (node, wide):
@@ -164,7 +164,7 @@ def _judge(node: Node, state: ScopeState, at_ms: int) -> HealthFinding:
                     return HealthFinding("degraded", "strikes", mine.refusals.newest_ms)
     if state.points is not None and (_is_half(state, BAD, at_ms, limits) or _is_half(state, DAMAGE, at_ms, limits)):
         return HealthFinding("degraded", "bad_answers", state.against_ms)
-    if points.live(state, FAULTS.name, at_ms) is not None:
+    if _live(state, FAULTS, at_ms) is not None:
         return HealthFinding("degraded", "faults", state.against_ms)
     if state.fault_ms and at_ms < state.fault_ms + FAULT_SHOWN_MS:
         return HealthFinding("degraded", "faults", state.fault_ms, state.fault_ms + FAULT_SHOWN_MS)
@@ -221,9 +221,15 @@ def _stands(scope: Node, hold: Hold, at_ms: int) -> bool:
     return at_ms < (holds.over_ms(hold, scope.limits) if hold.rule == "degraded" else hold.end_ms)
 
 
+def _live(state: ScopeState, evidence: Evidence, at_ms: int) -> Points | None:
+    """Points that count, if there was a failure since the last hold: what that left is no word against the target."""
+    slot = points.live(state, evidence.name, at_ms)
+    return slot if slot is not None and any(counts[0] for counts in slot.by.values()) else None
+
+
 def _is_half(state: ScopeState, evidence: Evidence, at_ms: int, limits: RuleLimits) -> bool:
     """Whether half of the points are there that hold."""
-    slot = points.live(state, evidence.name, at_ms)
+    slot = _live(state, evidence, at_ms)
     if slot is None:
         return False
     scoring = evidence.scoring(limits)

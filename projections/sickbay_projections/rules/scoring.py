@@ -308,7 +308,9 @@ def told_nothing(case: FoldContext, node: Node, evidence: Evidence) -> None:
     if hold.trial_from_ms and trial_from_ms > hold.trial_from_ms:
         hold.trial_from_ms = trial_from_ms
         case.changed(node)
-    holds.begins_again(case, node, hold)
+    slot = (node.state.points or {}).get(hold.evidence)
+    if holds.begins_again(case, node, hold) and slot is not None:
+        slot.points = slot.top = 0
 
 
 def numbers_of(

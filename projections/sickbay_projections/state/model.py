@@ -248,7 +248,7 @@ class Boot(msgspec.Struct, gc=False):
 class Replica:
     """One router machine as the log knows it. `key` is the token of its name."""
 
-    __slots__ = ("boots", "dirty", "hashed", "heard_ms", "hour", "key", "new_targets", "warned_hour")
+    __slots__ = ("boots", "dirty", "hashed", "heard_ms", "hour", "key", "new_targets", "next_id", "prefix", "run", "warned_hour")
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -258,6 +258,10 @@ class Replica:
         self.warned_hour = -1
         """The last hour that warned of its own decoding (Rule 4.5)."""
         self.boots: dict[str, Boot] = {}
+        self.next_id = ""
+        """The id that goes on an unbroken run, which is nearly every one: see `dedup`. No part of the state."""
+        self.prefix = ""
+        self.run: Boot | None = None
         self.dirty = True
         self.hashed = 0
 

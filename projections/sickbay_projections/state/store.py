@@ -202,6 +202,7 @@ class Store:
         for replica in list(self.replicas.values()):
             for boot in bounds.unheard_boots(replica, now_ms):
                 del replica.boots[boot]
+                replica.next_id = ""
                 self.touch_replica(replica)
             if now_ms >= replica.heard_ms + UNHEARD_MS and not replica.boots:
                 self._digest -= replica.hashed
