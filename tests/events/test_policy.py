@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, get_type_hints
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 
 from sickbay_events import Policy, PolicyRefused
 from sickbay_events.derived import RULES
-from sickbay_events.policy import _ORDERED, keys
+from sickbay_events.policy import _GONE, _ORDERED, keys
 
 KEYS = {key: (default, accepted, meaning) for key, default, accepted, meaning in keys()}
 NUMBERS = [key for key, (default, _, _) in KEYS.items() if type(default) in (int, float)]
@@ -48,9 +49,14 @@ def refused(policy: dict[str, Any]) -> PolicyRefused:
 
 def test_the_defaults_are_those_of_the_rules() -> None:
     policy = Policy()
-    assert (policy.rejections.threshold, policy.rejections.window_s, policy.rejections.hold_s) == (2, 600, 600)
-    assert (policy.breaker.consecutive, policy.breaker.hold_s, policy.breaker.cap_s) == (5, 30, 600)
-    assert (policy.degraded.bad, policy.degraded.share_percent, policy.degraded.checkable) == (5, 30, 12)
+    assert (policy.rejections.threshold, policy.rejections.first_s, policy.rejections.trial_every_s) == (2, 1, 12)
+    assert (policy.breaker.consecutive, policy.breaker.fault_points, policy.breaker.first_s) == (5, 2, 2)
+    assert (policy.breaker.trial_every_s, policy.breaker.hold_s, policy.breaker.cap_s) == (8, 30, 600)
+    assert (policy.degraded.consecutive, policy.degraded.bad_points, policy.degraded.host_points) == (12, 3, 36)
+    assert (policy.throttles.needed, policy.throttles.needed_named, policy.throttles.above_max) == (2, 1, 30)
+    assert (policy.evidence.above, policy.evidence.above_max, policy.evidence.record_s) == (3, 15, 43_200)
+    assert (policy.rejections.hold_s, policy.evidence.window_s, policy.trials.behind_s) == (600, 600, 5)
+    assert (policy.ramp.part, policy.ramp.max_s) == (20, 4)
     assert (policy.throttles.hint_s, policy.throttles.cap_s, policy.throttles.quota_cap_s) == (5, 3600, 21_600)
     assert (policy.bounds.targets, policy.bounds.new_targets_per_hour) == (50_000, 2_000)
 
@@ -170,6 +176,26 @@ def test_two_values_that_contradict_each_other_are_refused(section: str, low: st
     assert Policy.from_data({section: {low: default, high: default}})
 
 
+@pytest.mark.parametrize("key", _GONE)
+def test_a_key_of_the_rules_before_points_is_refused_with_what_to_write_now(key: str) -> None:
+    """Also for one host or one model; each key that the sentence names is one."""
+    section, name = key.split(".")
+    for policy, path in (
+        ({section: {name: 5}}, key),
+        ({"host": {"h": {section: {name: 5}}}}, f"host.h.{key}"),
+        ({"model": {"m": {section: {name: 5}}}}, f"model.m.{key}"),
+    ):
+        if path != key and section not in ("rejections", "throttles", "breaker", "degraded"):
+            continue
+        error = refused(policy)
+        assert (error.key, error.accepted) == (path, _GONE[key])
+    assert key not in KEYS
+    assert error.accepted.startswith("a policy without this key: ")
+    named = re.findall(r"[a-z]+\.[a-z_]+", error.accepted)
+    assert set(named) <= set(KEYS)
+    assert named or error.accepted.endswith("leave it out")
+
+
 def test_an_invalid_value_refuses_the_whole_policy() -> None:
     refused({"rejections": {"threshold": 5}, "breaker": {"consecutive": 0}})
 
@@ -192,7 +218,7 @@ hold_s = 12.5
 hold_s = 60
 
 [model."z-ai/glm-5.3".rejections]
-window_s = 60
+first_s = 60
 """
 
 
@@ -204,7 +230,7 @@ def test_a_toml_file_is_the_policy_with_overrides_per_host_and_per_model() -> No
     assert (at_host.breaker.consecutive, at_host.breaker.hold_s) == (9, 12.5)
     both = policy.for_target("openrouter.ai", "z-ai/glm-5.3")
     assert (both.breaker.consecutive, both.breaker.hold_s) == (9, 60.0), "the model's value wins over its host's"
-    assert (both.rejections.threshold, both.rejections.window_s) == (3, 60.0), "what is not overridden stays"
+    assert (both.rejections.threshold, both.rejections.first_s) == (3, 60.0), "what is not overridden stays"
     assert policy.for_target("api.x.ai", "other") is policy
 
 
