@@ -234,22 +234,22 @@ _ORDERED: Final = (
 )
 """Section and two of its keys, of which the first may not be above the second."""
 
-_NO: Final = "no such key any more: "
+_NO: Final = "a policy without this key: "
 _POINTS: Final = _NO + "failures score points now, no share of a window holds; "
 _GONE: Final[dict[str, str]] = {
     "rejections.window_s": _NO + "write evidence.window_s, which counts for points of every kind",
     "rejections.early_trial_s": _NO + "every hold is tried early; write rejections.first_s for the first trial",
     "breaker.run_s": _NO + "write evidence.window_s, which counts for points of every kind",
     "breaker.bucket_s": _POINTS + "leave it out",
-    "breaker.share_percent": _POINTS + "write breaker.fault_points (2 holds at shares over 1/3)",
+    "breaker.share_percent": _POINTS + "write breaker.fault_points (2 hold at shares over 1/3)",
     "breaker.share_attempts": _POINTS + "write breaker.consecutive",
-    "breaker.low_share_percent": _POINTS + "write breaker.fault_points (2 holds at shares over 1/3)",
+    "breaker.low_share_percent": _POINTS + "write breaker.fault_points (2 hold at shares over 1/3)",
     "breaker.low_share_attempts": _POINTS + "write breaker.consecutive",
     "breaker.shares_only_above": _NO + "five in a row open at every rate; write evidence.above for noise",
     "breaker.slow_percent": _POINTS + "20 slow calls in a row open; leave it out",
     "degraded.bucket_s": _POINTS + "leave it out",
     "degraded.bad": _POINTS + "write degraded.consecutive",
-    "degraded.share_percent": _POINTS + "write degraded.bad_points (3 holds at shares over 1/4)",
+    "degraded.share_percent": _POINTS + "write degraded.bad_points (3 hold at shares over 1/4)",
     "degraded.checkable": _POINTS + "write degraded.consecutive",
     "throttles.answers": _NO + "write throttles.needed, the throttles in a row that hold the fleet",
     "throttles.answers_small_fleet": _NO + "write throttles.needed, which counts for fleets of every size",

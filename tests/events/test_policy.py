@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, get_type_hints
 
 import msgspec
@@ -51,6 +52,14 @@ def test_the_defaults_are_those_of_the_rules() -> None:
     assert (policy.rejections.threshold, policy.rejections.first_s, policy.rejections.hold_s) == (2, 1, 600)
     assert (policy.breaker.consecutive, policy.breaker.hold_s, policy.breaker.cap_s) == (5, 30, 600)
     assert (policy.degraded.consecutive, policy.degraded.bad_points, policy.degraded.host_points) == (12, 3, 36)
+    assert (policy.rejections.threshold, policy.rejections.first_s, policy.rejections.trial_every_s) == (2, 1, 12)
+    assert (policy.breaker.consecutive, policy.breaker.fault_points, policy.breaker.first_s) == (5, 2, 2)
+    assert (policy.breaker.trial_every_s, policy.breaker.hold_s, policy.breaker.cap_s) == (8, 30, 600)
+    assert (policy.degraded.consecutive, policy.degraded.bad_points, policy.degraded.host_points) == (12, 3, 36)
+    assert (policy.throttles.needed, policy.throttles.needed_named, policy.throttles.above_max) == (2, 1, 30)
+    assert (policy.evidence.above, policy.evidence.above_max, policy.evidence.record_s) == (3, 15, 43_200)
+    assert (policy.rejections.hold_s, policy.evidence.window_s, policy.trials.behind_s) == (600, 600, 5)
+    assert (policy.ramp.part, policy.ramp.max_s) == (20, 4)
     assert (policy.throttles.hint_s, policy.throttles.cap_s, policy.throttles.quota_cap_s) == (5, 3600, 21_600)
     assert (policy.bounds.targets, policy.bounds.new_targets_per_hour) == (50_000, 2_000)
 
@@ -168,6 +177,26 @@ def test_two_values_that_contradict_each_other_are_refused(section: str, low: st
         assert error.key == f"{path}{section}.{low}"
         assert error.accepted == f"at most {section}.{high}, which is {default:g}"
     assert Policy.from_data({section: {low: default, high: default}})
+
+
+@pytest.mark.parametrize("key", _GONE)
+def test_a_key_of_the_rules_before_points_is_refused_with_what_to_write_now(key: str) -> None:
+    """Also for one host or one model; each key that the sentence names is one."""
+    section, name = key.split(".")
+    for policy, path in (
+        ({section: {name: 5}}, key),
+        ({"host": {"h": {section: {name: 5}}}}, f"host.h.{key}"),
+        ({"model": {"m": {section: {name: 5}}}}, f"model.m.{key}"),
+    ):
+        if path != key and section not in ("rejections", "throttles", "breaker", "degraded"):
+            continue
+        error = refused(policy)
+        assert (error.key, error.accepted) == (path, _GONE[key])
+    assert key not in KEYS
+    assert error.accepted.startswith("a policy without this key: ")
+    named = re.findall(r"[a-z]+\.[a-z_]+", error.accepted)
+    assert set(named) <= set(KEYS)
+    assert named or error.accepted.endswith("leave it out")
 
 
 def test_an_invalid_value_refuses_the_whole_policy() -> None:

@@ -12,8 +12,8 @@ import pytest
 from sickbay.router.gate import KNOWN_MAX, Gate
 from sickbay.router.overlay import Overlay
 from sickbay.testing import standalone
-from sickbay.view.entries import View
-from sickbay_events import CallOutcome, GateEntry, Target
+from sickbay.view.entries import STALE_S, View
+from sickbay_events import CallOutcome, Checkpoint, GateEntry, Target
 from sickbay_events.view import AllowView, HoldView
 from view_writer import hold_entry, release_entry
 
@@ -44,18 +44,64 @@ def test_the_last_end_over_scopes_and_rules_decides() -> None:
     assert sb.decide(TARGET).allowed
 
 
-def test_a_local_and_a_cluster_hold_are_one_union() -> None:
-    """Whichever ends last denies and is named; `source` says whose it is."""
+def test_a_local_and_a_cluster_hold_of_different_rules_are_one_union() -> None:
+    """The later moment counts and is named; `source` says whose it is."""
     sb = standalone()
     for _ in range(2):
         sb.record(TARGET, CallOutcome(kind="model_unavailable", status=404))
     local = sb.decide(TARGET)
-    assert (local.allowed, local.source, local.retry_in_s) == (False, "local", 600.0)
-    sb.mirror.put(TARGET.key, hold_entry(TARGET, end_ms=sb.mirror.now_ms() + 700_000, seq=9))
+    assert (local.allowed, local.source, local.retry_in_s) == (False, "local", 1.0)
+    sb.mirror.put(TARGET.key, hold_entry(TARGET, end_ms=sb.mirror.now_ms() + 700_000, seq=9, rule="breaker"))
     both = sb.decide(TARGET)
     assert (both.allowed, both.source, both.began_seq) == (False, "cluster", 9)
     sb.advance(650)
     assert sb.decide(TARGET).retry_in_s == pytest.approx(50)
+
+
+def test_an_own_hold_is_silent_where_the_fleet_holds_by_the_same_rule() -> None:
+    """To its very release, its probation included: there the fleet's trials count. A stale view silences nothing
+    (Rule 5.3)."""
+    sb = standalone()
+    for _ in range(2):
+        sb.record(TARGET, CallOutcome(kind="model_unavailable", status=404))
+    began_seq = sb.decide(TARGET).began_seq
+    sb.advance(5)
+    sb.mirror.put(TARGET.key, hold_entry(TARGET, end_ms=sb.mirror.now_ms() + 60_000, seq=9))
+    held = sb.decide(TARGET)
+    assert (held.allowed, held.trial, held.source, held.began_seq, held.retry_in_s) == (False, False, "cluster", 9, 60)
+    sb.advance(60)
+    probation = sb.decide(TARGET)
+    assert (probation.allowed, probation.trial, probation.began_seq) == (True, True, 9), "the own one ends 535 s later"
+    fresh_at_s = sb.mirror.fresh_at_s
+    sb.advance(STALE_S + 0.1)
+    sb.mirror.fresh_at_s = fresh_at_s
+    stale = sb.decide(TARGET)
+    assert (stale.allowed, stale.trial, stale.source, stale.began_seq) == (False, True, "local", began_seq)
+
+
+def test_who_failed_the_last_trial_is_told_to_wait_five_seconds_more() -> None:
+    """`retry_in_s` is the time to the next trial this replica may make, and then to the end; the others go first."""
+    sb = standalone()
+    now_ms = sb.mirror.now_ms()
+    for replicas, wait_s in ((1, 2.0), (2, 7.0)):
+        sb.mirror.checkpoint = Checkpoint(
+            seq=1, time_ms=now_ms, writer="test", fold=1, revision=1, entries=0, digest="", log_created="",
+            wrote_ms=now_ms, live=True, replicas=replicas,
+        )  # fmt: skip
+        for last, expected_s in (("test", wait_s), ("another", 2.0)):
+            hold = HoldView(
+                rule="breaker",
+                began_seq=5,
+                end_ms=now_ms + 30_000,
+                trial_from_ms=now_ms + 2_000,
+                every_ms=8_000,
+                last=last,
+                behind_ms=5_000,
+                proof=True,
+            )
+            sb.mirror.put(TARGET.key, GateEntry(provider=TARGET.provider, model=TARGET.model, holds=[hold], seq=5))
+            decision = sb.decide(TARGET)
+            assert (decision.allowed, decision.trial, decision.retry_in_s) == (False, False, expected_s)
 
 
 def test_an_operators_allow_wins_over_cluster_and_local_holds() -> None:

@@ -36,7 +36,7 @@ def hold_entry(
     """An entry that holds a target's own scope."""
     hold = HoldView(
         rule=rule, began_seq=seq, end_ms=end_ms, proof=proof, enforced=enforced, status=status, count=count,
-        kind="model_unavailable",
+        kind="model_unavailable", over_ms=(expires_ms or end_ms + 3_600_000) if proof else end_ms,
     )  # fmt: skip
     return GateEntry(
         provider=target.provider, model=target.model, holds=[hold], reason=reason, seq=seq,

@@ -248,7 +248,19 @@ class Boot(msgspec.Struct, gc=False):
 class Replica:
     """One router machine as the log knows it. `key` is the token of its name."""
 
-    __slots__ = ("boots", "dirty", "hashed", "heard_ms", "hour", "key", "new_targets", "next_id", "prefix", "run", "warned_hour")
+    __slots__ = (
+        "boots",
+        "dirty",
+        "hashed",
+        "heard_ms",
+        "hour",
+        "key",
+        "new_targets",
+        "next_id",
+        "prefix",
+        "run",
+        "warned_hour",
+    )
 
     def __init__(self, key: str) -> None:
         self.key = key

@@ -99,7 +99,7 @@ class Sickbay:
         self._call_log = CallLog()
         holds = HoldLog(mirror.now_ms, lambda: mirror.is_loaded)
         mirror.listen(changed=holds.changed, loaded=holds.loaded)
-        mirror.listen(changed=overlay.cluster_changed, policy=overlay.set_policy, passed=overlay.checkpoint)
+        mirror.listen(changed=overlay.cluster_changed, policy=overlay.set_policy)
         gate.on_denied = self._call_log.skipped
         self._chain_check = ChainCheck(link, gate.target_of)
         self.calls = Calls(self, self._call_log, self._chain_check)

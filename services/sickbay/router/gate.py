@@ -34,6 +34,8 @@ _log = logging.getLogger("sickbay.gate")
 KNOWN_MAX: Final = 131_072
 """Up to so many targets have their scope keys kept; with more, all are dropped and computed again."""
 KEPT_MS: Final = 60_000
+STALE_AGAIN_MS: Final = 1_000
+"""So often a decision by a stale view and this replica's own holds is made anew."""
 """A cached decision is made anew after so long at the latest."""
 
 
@@ -262,6 +264,9 @@ class Gate:
         """The moments after `now_ms` at which time alone may change the decision."""
         yield from moments(cluster, now_ms, self._replica)
         yield from moments(own, now_ms, self._replica)
+        if any(own):  # which of them are silent changes when the view becomes stale, and when it no longer is
+            left_ms = math.ceil(1000 * (STALE_S - self._view.age_s()))
+            yield now_ms + (STALE_AGAIN_MS if self._view.is_stale else left_ms + 1)
 
     def _repeat(self, cached: CachedDecision, now_s: float, now_ms: int) -> Decision:
         """The cached decision as of now; a denial is counted."""

@@ -1,9 +1,9 @@
 """This replica's own outcomes, folded at once: it reacts without a round trip, and goes on alone when NATS is gone.
 
 The folds are the cluster's, on this replica's own outcomes, with its own counter as sequence and `seen_seq`. A local
-hold ends at its own end; by a later success of this replica; by a release or clear of the cluster that is later in the
-log than the hold's evidence; and soon after the cluster has folded the same evidence and holds nothing (Rule 5.3).
-In the last case probation follows, as after its own end.
+hold is tried and ends by the same times as one of the cluster's, and ends by a release or clear of the cluster that is
+later in the log than the hold's evidence (Rule 5.3). Where the cluster holds the same scope by the same rule, the local
+hold says nothing (`without_shared`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PENDING_MAX: Final = 1_000
 UNACKNOWLEDGED_MAX: Final = 12_000
 """More than a reporter keeps. The oldest are forgotten; their holds then run to their own end."""
 _OWN_END: Final = ("throttle",)
-"""Rules whose local holds run to their own end even if the cluster holds nothing."""
+"""Rules whose local holds run to their own end even if the cluster's is released by an answer elsewhere."""
 
 
 class Mark(msgspec.Struct):
@@ -201,13 +201,6 @@ class Overlay:
             if mark is not None and mark.log_seq is not None and new.seq > mark.log_seq:
                 self.counts["ended_by_cluster"] += 1
                 self._end(mark)
-
-    def checkpoint(self, _seq: int) -> None:
-        """The cluster has folded the log up to `seq`."""
-        with self.lock:
-            for marks in list(self._marks.values()):
-                for mark in list(marks.values()):
-                    self._review(mark)
 
     def _review(self, mark: Mark) -> None:
         if mark.log_seq is None or self._mark(mark.key, mark.rule) is not mark:

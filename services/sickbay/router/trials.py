@@ -39,10 +39,8 @@ SILENCE_S: Final = 2.0
 TAKEN_S_MAX: Final = 0.25
 """A lease that another router holds is asked for again after so long: it may be given back at any moment."""
 SETTLE_S: Final = 2.0
-"""The lease of a conclusive trial is kept until the view has passed its outcome, and at most so long: otherwise the
-next trial could begin before a failed one has renewed the hold."""
-EARLY_AGAIN_S: Final = 10.0
-"""After an inconclusive early trial this replica makes no other one for so long."""
+"""The lease of a trial that told something, or moved the next one out, is kept until the view has passed its outcome,
+and at most so long: otherwise the next trial could begin before a failed one has begun the hold again."""
 RUN_S_MAX: Final = 3_600.0
 """The lease of an attempt that is never left is renewed for at most so long."""
 GIVE_BACK_S: Final = 2.0
@@ -116,8 +114,6 @@ class Trials:
         """Leases of this process: when each ends at the latest (by the monotonic clock), and the trial that has it."""
         self._held_by_others: dict[Key, float] = {}
         """Leases that other routers hold, and until when they are not asked for."""
-        self._early_made: dict[Key, float] = {}
-        """Holds of which this replica makes no further early trial, and until when."""
         self._self_grants = SelfGrants(replica)
         self._silent_until_s = -math.inf
         self._settling: dict[int, Settling] = {}
@@ -181,8 +177,6 @@ class Trials:
                 key = key_of(lease)
                 running = self._running.get(key)
                 left_s = max(running[0] if running else now_s, self._held_by_others.get(key, now_s)) - now_s
-                if lease.early and self._early_made.get(key, now_s) > now_s:
-                    return decision
                 if left_s > 0:
                     return self._held_by_another(decision, lease, left_s)
             trial = Trial(self._gate.target_of(target), wanted, min(limit_ms, DAY_MS), now_s)
@@ -284,15 +278,13 @@ class Trials:
 
     def finish(self, trial: Trial, kind: Kind, n: int) -> None:
         """The attempt is over, and stands as event `n` of the reporter (0: it was rejected)."""
-        group, now_s = KINDS[kind].group, self._monotonic()
         trial.is_over = True
-        early = [lease for lease in trial.held if lease.early]
-        for lease in early:
-            if group == "neutral":
-                self._remember(self._early_made, key_of(lease), now_s + EARLY_AGAIN_S)
-        if group == "neutral" or not n:
-            self._end(trial, trial.held, give_back=True)
-            return
+        if not n or KINDS[kind].group == "neutral":
+            # Before the end of its hold such a trial too moves the next one out, as soon as the view has passed it.
+            kept = [lease for lease in trial.held if lease.early] if n else []
+            self._end(trial, [lease for lease in trial.held if lease not in kept], give_back=True)
+            if not kept:
+                return
         self._settle(trial, trial.held, n)
 
     def acked(self, n: int, log_seq: int) -> None:
