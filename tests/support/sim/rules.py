@@ -412,7 +412,7 @@ class Walk:
             self._says(seq, f"{held} began at {event!r}")  # Rule 4, Holds: only at a bad event
             return
         keys = [key for key in self._bad if key == held.scope.key or key.startswith(held.scope.key + ".")]
-        window_ms = max(POLICY.witnesses.good_answer_s, POLICY.rejections.window_s, POLICY.breaker.run_s, 30.0) * 1000
+        window_ms = max(POLICY.witnesses.good_answer_s, POLICY.evidence.window_s, 30.0) * 1000
         # Rule 4.7: a clear empties every fold of the scope and below, and none above it.
         cleared_seq = self._cleared_over(held.scope.key)[0]
         found = [one for key in keys for one in self._bad[key] if one[2] == group and one[3] > cleared_seq]
