@@ -48,9 +48,9 @@ class Lesson(NamedTuple):
     every_s: float
 
     def wanted(self, word: Sequence[tuple[str, bool]], replicas: int) -> int:
-        """Failures that a word of the fleet takes: enough in a row, and not one replica's alone. Of the others there
-        are one or more, and no fewer than answers of theirs meanwhile (Rule 4.0, Whose word)."""
-        points, failures = 0, 0
+        """Failures that a word of the fleet takes: enough in a row, or 3 more than it got over by itself, and not one
+        replica's alone. Of the others there are one or more, and no fewer than answers of theirs (Rule 4.0)."""
+        points, top, failures, most = 0, 0, 0, self.weight * self.needed
         by: dict[str, list[int]] = {}
         for replica, is_ok in word:
             failures += not is_ok
@@ -58,10 +58,14 @@ class Lesson(NamedTuple):
                 continue
             counts = by.setdefault(replica, [0, 0])
             counts[is_ok] += 1
-            points = points - 1 if is_ok else min(points + self.weight, self.weight * self.needed)
+            points = points - 1 if is_ok else min(points + self.weight, most)
+            top = max(top, points)
             if not points:
+                if top > self.weight:
+                    most = max(most, self.weight * (-(-top // self.weight) + 3))
+                top = 0
                 by.clear()
-            if not is_ok and points == self.weight * self.needed and (replicas == 1 or _is_theirs(by)):
+            if not is_ok and points == most and (replicas == 1 or _is_theirs(by)):
                 break
         return max(failures, self.needed)
 
