@@ -117,10 +117,11 @@ class Leases:
         return TrialAnswer(granted=True, token=ask.token, expires_in_ms=self._ttl_s(ask.limit_ms) * 1000)
 
     def _spent_s(self, name: LeaseName, replica: str) -> float:
-        """Seconds until this replica may try the hold, if it stands here and wants no trial of its yet."""
+        """Seconds until this replica may try the hold, if it wants no trial of its yet, or has begun again under a
+        newer name: a router whose view does not know that yet would make the trial that has just failed once more."""
         entry, now_ms = self._fleet().entry(name.scope), self._now_ms()
         for hold in entry.holds if entry is not None else ():
-            if (hold.rule, hold.began_seq) == (name.rule, name.began_seq) and now_ms < hold.end_ms:
+            if hold.rule == name.rule and hold.began_seq >= name.began_seq and now_ms < hold.end_ms:
                 from_ms = trial_from_ms(hold, replica, self._fleet().replicas(now_ms))
                 if not denies(hold, now_ms, replica) or 0 < from_ms <= now_ms:
                     return 0.0

@@ -48,16 +48,24 @@ class Lesson(NamedTuple):
     every_s: float
 
     def wanted(self, word: Sequence[tuple[str, bool]], replicas: int) -> int:
-        """Failures that a word of the fleet takes: enough in a row, and of a second replica if there is one."""
-        points, seen, failures = 0, set[str](), 0
+        """Failures that a word of the fleet takes: enough in a row, or 3 more than it got over by itself, and not one
+        replica's alone. Of the others there are one or more, and no fewer than answers of theirs (Rule 4.0)."""
+        points, top, failures, most = 0, 0, 0, self.weight * self.needed
+        by: dict[str, list[int]] = {}
         for replica, is_ok in word:
-            if is_ok:
-                points = max(0, points - 1)
+            failures += not is_ok
+            if is_ok and not points:
                 continue
-            failures += 1
-            seen.add(replica)
-            points = min(points + self.weight, self.weight * self.needed)
-            if points == self.weight * self.needed and len(seen) >= min(2, replicas):
+            counts = by.setdefault(replica, [0, 0])
+            counts[is_ok] += 1
+            points = points - 1 if is_ok else min(points + self.weight, most)
+            top = max(top, points)
+            if not points:
+                if top > self.weight:
+                    most = max(most, self.weight * (-(-top // self.weight) + 3))
+                top = 0
+                by.clear()
+            if not is_ok and points == most and (replicas == 1 or _is_theirs(by)):
                 break
         return max(failures, self.needed)
 
@@ -69,6 +77,13 @@ class Lesson(NamedTuple):
             most_s = max(self.every_s, min(120.0, at_s / 60))
             at_s += max(took_s, min(most_s, self.first_s * 2 ** max(0, count - 2)))
         return count
+
+
+def _is_theirs(by: Mapping[str, Sequence[int]]) -> bool:
+    """Whether those beside the one who failed most say the same."""
+    most = max(by, key=lambda name: (by[name][0], name))
+    failed, answers = (sum(by[name][place] for name in by if name != most) for place in (0, 1))
+    return failed >= max(1, answers)
 
 
 FAULTS: Final = Lesson(5, 2, 2.0, 8.0)

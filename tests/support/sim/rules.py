@@ -34,10 +34,12 @@ from sickbay_events.codec import derived_id
 from sickbay_events.lease_wire import SUBJECT as TRIAL_SUBJECT
 from sickbay_events.lease_wire import LeaseName, TrialAnswer, TrialAsk
 from sickbay_events.view import CHECKPOINT_KEY, Checkpoint, HoldView
+from sickbay_events.outcome import Lease
 from sickbay_projections import Fleet, Recorded
 
 from .client import SimClient
 from .server import Server, Stored, Stream
+from .tallies import LESSONS, Tally, distance_ms, farthest_ms, is_certain_answer, spoken_of, word_fault
 from .world import POLICY
 
 if TYPE_CHECKING:
@@ -50,8 +52,10 @@ ON_ITS_WAY_S: Final = 0.1
 LEASE_SLACK_S: Final = 1.2
 """A key goes in whole seconds, and one given back is gone after one."""
 GROUP_OF: Final = {"quarantine": "rejection", "breaker": "fault", "credential": "auth", "degraded": "degraded"}
-LEAST: Final = {"quarantine": 2, "breaker": 5, "credential": 3, "degraded": 5}
-"""So many outcomes of the rule's kind at least are behind every hold that is not a trial's (Rule 4.1, 4.3, 4.4)."""
+CREDENTIAL_STRIKES: Final = 3
+"""So many refusals at least are behind every hold of a credential that is not a trial's (Rule 4.1)."""
+EARLY_MS: Final = 300
+"""A router's notion of log time may be ahead by so much."""
 
 
 class Broken(AssertionError):
@@ -170,11 +174,13 @@ def _key(name: LeaseName) -> str:
 class Name:
     """What a hold that is over leaves behind."""
 
-    __slots__ = ("began_seq", "end_ms", "length_ms", "nth", "over_ms")
+    __slots__ = ("began_seq", "end_ms", "length_ms", "nth", "over_ms", "score")
 
     def __init__(self, began_seq: int, end_ms: int, length_ms: int, nth: int) -> None:
         self.began_seq, self.end_ms, self.length_ms, self.nth = began_seq, end_ms, length_ms, nth
         self.over_ms: int | None = None
+        self.score = 0
+        """Points that began the first of these in a row."""
 
 
 class Walk:
@@ -197,7 +203,7 @@ class Walk:
         self._good: dict[str, dict[str, tuple[int, int]]] = {}
         """By model key and replica: time and sequence of its newest good answer."""
         self._requests: dict[tuple[str, str], int] = {}
-        self._growths = 1.0
+        self._tallies: dict[tuple[str, str], Tally] = {}
         self.stepped_back = False
 
     def go(self) -> None:
@@ -223,6 +229,7 @@ class Walk:
     def _one(self, recorded: Recorded) -> None:
         fleet, event, seq = self.fleet, recorded.event, recorded.seq
         before_ms = fleet.time_ms
+        old = self._standing(recorded)
         derived = fleet.apply(recorded)
         now_ms = fleet.time_ms
         self.derived += [derived_id(one, self.log.created) for one in derived]
@@ -234,6 +241,9 @@ class Walk:
             self._note(recorded, now_ms)
         if isinstance(event, Override) and event.action == "clear" and recorded.scope is not None:
             self._cleared[recorded.scope.key] = (seq, now_ms)
+            for (key, rule), tally in self._tallies.items():
+                if key == recorded.scope.key or key.startswith(recorded.scope.key + "."):
+                    self._tallies[key, rule] = Tally(tally.lesson)
         changed = fleet.take_changed()
         for key in changed:
             self._moved(key, event, seq, now_ms, derived)
@@ -255,6 +265,10 @@ class Walk:
                     name.over_ms = now_ms
                     if one.by == "clear":
                         name.nth = 0
+                    if one.rule in LESSONS:
+                        self._tally(one.scope.key, one.rule).over(name.score, by=one.by)
+        if first:
+            self._check_standing(recorded, old, now_ms)
 
     def _is_first(self, recorded: Recorded) -> bool:
         event_id = getattr(recorded.event, "id", None)
@@ -285,6 +299,7 @@ class Walk:
         assert target is not None
         if isinstance(event, CallAnswered):
             self._good.setdefault(target.key, {})[recorded.replica] = now_ms, recorded.seq
+            self._answered(event, target.key, now_ms)
             return
         assert isinstance(event, CallOutcome)
         group = KINDS[event.kind].group
@@ -300,6 +315,71 @@ class Walk:
         repeatable = event.kind in ("empty_output", "malformed_output", "timeout", "truncated")
         if group not in ("success", "neutral") and not (repeats and repeatable) and not too_short and not event.forced:
             self._bad.setdefault(target.key, []).append((now_ms, recorded.replica, group, recorded.seq))
+            self._scored(event, target.key, recorded.replica, now_ms)
+        else:
+            self._answered(event, target.key, now_ms)
+
+    # Points.
+
+    def _tally(self, key: str, rule: str) -> Tally:
+        return self._tallies.setdefault((key, rule), Tally(LESSONS[rule]))
+
+    def _holds(self, key: str, rule: str, now_ms: int, *, to_its_end: bool) -> bool:
+        """Whether a hold stands, on probation too unless only `to_its_end`."""
+        name = self._names.get((key, rule))
+        return name is not None and name.over_ms is None and (not to_its_end or now_ms < name.end_ms)
+
+    def _scored(self, event: CallOutcome, key: str, replica: str, now_ms: int) -> None:
+        for rule, lesson in LESSONS.items():
+            if lesson.group == KINDS[event.kind].group:
+                at = spoken_of(event, key) if rule == "throttle" else key
+                self._tally(at, rule).scores(replica, is_free=not self._holds(at, rule, now_ms, to_its_end=True))
+
+    def _answered(self, event: CallOutcome | CallAnswered, key: str, now_ms: int) -> None:
+        for rule in LESSONS:
+            for at in (key, key.rpartition(".")[0]) if rule == "throttle" else (key,):
+                if is_certain_answer(event, rule) and not self._holds(at, rule, now_ms, to_its_end=False):
+                    self._tally(at, rule).answered()
+
+    # What stands.
+
+    def _standing(self, recorded: Recorded) -> dict[str, list[HoldView]]:
+        """The holds of an outcome's scopes."""
+        target = recorded.target
+        entries = [(key, self.fleet.entry(key)) for key in target.keys] if target is not None else []
+        return {key: list(entry.holds) for key, entry in entries if entry is not None and entry.holds}
+
+    def _check_standing(self, recorded: Recorded, old: dict[str, list[HoldView]], now_ms: int) -> None:
+        """What an outcome does to the holds that it finds, and what must be so of its trial."""
+        event, seq = recorded.event, recorded.seq
+        if not isinstance(event, CallOutcome | ProbeResult) or self.stepped_back:
+            return
+        if (event.queued_ms or 0) > POLICY.evidence.window_s * 1000:
+            return
+        group, began_ms = KINDS[event.kind].group, now_ms - int(event.took_ms or 0)
+        for key, holds in old.items():
+            entry = self.fleet.entry(key)
+            for was in holds:
+                lesson = LESSONS.get(was.rule)
+                if lesson is None or was.began_seq < self._cleared_over(key)[0]:
+                    continue
+                now = next((one for one in entry.holds if one.rule == was.rule), None) if entry is not None else None
+                leased = any(Lease(was.rule, was.began_seq) == lease for lease in event.trial or ())
+                knew = leased or (event.seen_seq is not None and was.began_seq <= event.seen_seq < seq)
+                stands = now is not None and now.began_seq == was.began_seq and now_ms < now.over_ms
+                if group == "success" and knew and stands and was.rule != "degraded":
+                    # Rule 4.0, End: an answer after the hold, leased or not.
+                    self._says(seq, f"{event!r} is after {was!r} of {key} and does not end it")
+                if leased and was.by in ("", recorded.replica) and was.trial_from_ms:
+                    at_ms = began_ms - int(event.queued_ms or 0)
+                    if at_ms + EARLY_MS < min(was.trial_from_ms, was.end_ms):
+                        self._says(seq, f"a trial of {was!r} of {key} began {was.trial_from_ms - at_ms} ms too soon")
+                tells = group == lesson.group or group in lesson.answers
+                if leased and stands and not tells and now is not None and was.trial_from_ms:
+                    least_ms = began_ms + distance_ms(was.rule, was.n)
+                    if now.trial_from_ms < least_ms and now_ms < now.end_ms:
+                        # Rule 4.0, Trial that tells nothing of its rule.
+                        self._says(seq, f"{was!r} of {key} wants its next trial as if {event!r} had been none: {now!r}")
 
     # What moved.
 
@@ -329,6 +409,8 @@ class Walk:
             if was is not None and now is not None and same and now.end_ms < was.end_ms and not self.stepped_back:
                 # Rule 4, Holds: ends only ever grow within a hold.
                 self._says(seq, f"{rule} of {key} ends earlier than before: {was!r} -> {now!r}")
+            if now is not None and entry is not None and (word := word_fault(entry, now, now_ms)):
+                self._says(seq, f"{rule} of {key} {word}")
             if now is not None and (was is None or was.began_seq != now.began_seq) and now.began_seq != seq:
                 self._says(seq, f"{rule} of {key} is named {now.began_seq} and not by the event that began it")
 
@@ -378,33 +460,69 @@ class Walk:
         )
         name = self._names[key, rule] = Name(held.began_seq, held.end_ms, held.end_ms - now_ms, 1)
         again = bool(held.numbers.get("neutral_trials"))
-        in_ramp = rule == "breaker" and held.numbers == {"faults": 1}
-        self._check_growth(held, before, name, now_ms, again=again)
-        if not trial and not again and not in_ramp:
+        in_a_row = self._check_growth(held, before, name, now_ms, again=again)
+        name.score = before.score if before is not None and in_a_row else held.numbers.get("points", 0)
+        wide = "open" in held.numbers  # by spread (Rule 4.3)
+        if rule in LESSONS and not again:
+            self._check_trial(held, event, name, now_ms, trial=trial)
+        if not trial and not again:
+            if rule in LESSONS and not wide:
+                self._check_points(held, event, seq)
             self._check_evidence(held, event, seq, now_ms)
+        if rule in LESSONS:
+            self._tally(key, rule).points = 0
 
-    def _check_growth(self, held: TargetHeld, before: Name | None, name: Name, now_ms: int, *, again: bool) -> None:
-        """Rule 4, Growth: the n-th hold in a row is 2^(n-1) times the first, whatever came within it."""
+    def _check_points(self, held: TargetHeld, event: Event, seq: int) -> None:
+        """Rule 4.0: a hold begins only at as many points as are needed, on the word of those who saw it."""
+        if not isinstance(event, CallOutcome | ProbeResult) or self.stepped_back:
+            return
+        tally = self._tally(held.scope.key, held.rule)
+        if fault := tally.fault(held, event, self.fleet.replicas(self.fleet.time_ms)):
+            self._says(seq, f"{held} {fault}")
+
+    def _check_trial(self, held: TargetHeld, event: Event, name: Name, now_ms: int, *, trial: bool) -> None:
+        """Rule 4.0, Begin: when the next trial is wanted, and that one's failed trial says nothing of the others."""
+        if not isinstance(event, CallOutcome | ProbeResult):
+            return
+        entry = self.fleet.entry(held.scope.key)
+        hold = next((one for one in entry.holds if one.began_seq == held.began_seq), None) if entry is not None else None
+        if hold is None or self.stepped_back:
+            return
+        start_ms = now_ms - int(event.took_ms or 0) if trial else now_ms
+        least_ms = max(now_ms, start_ms + distance_ms(held.rule, name.nth))
+        if not least_ms <= hold.trial_from_ms <= now_ms + farthest_ms(held.rule, event):
+            self._says(held.cause_seq, f"{hold!r} of {held.scope.key} wants its next trial from the wrong time on")
+        if hold.n != name.nth:
+            self._says(held.cause_seq, f"{hold!r} of {held.scope.key} is hold {name.nth} in a row")
+
+    def _check_growth(self, held: TargetHeld, before: Name | None, name: Name, now_ms: int, *, again: bool) -> bool:
+        """Rule 4.0 and Growth: the n-th hold in a row is 2^(n-1) times the first. Whether it is one more in a row."""
         sections: dict[str, Any] = {
             "breaker": POLICY.breaker,
             "degraded": POLICY.degraded,
             "credential": POLICY.credential,
         }
         limits = sections.get(held.rule)
-        if before is not None and not self.stepped_back:
+        in_a_row = False
+        if before is not None:
             over_ms = before.over_ms
             if over_ms is None and now_ms >= before.end_ms + POLICY.evidence.probation_s * 1000:
                 over_ms = before.end_ms + round(POLICY.evidence.probation_s * 1000)
-            in_a_row = over_ms is None or now_ms < over_ms + POLICY.evidence.forget_s * 1000
+            forget_ms = POLICY.evidence.forget_s * 1000 if held.rule == "credential" else 0
+            in_a_row = over_ms is None or now_ms < over_ms + forget_ms
             name.nth = before.nth + (not again) if in_a_row else 1
         if limits is None or self.stepped_back:
-            return
+            return in_a_row
         length_ms = min(limits.hold_s * 2 ** max(0, name.nth - 1), limits.cap_s) * 1000
         slack = 0.11 if held.rule == "breaker" else 0.0
-        if not length_ms * (1 - slack) - 2 <= name.length_ms <= length_ms * (1 + slack) + 2:
+        # Ends only ever grow within a hold.
+        left_ms = before.end_ms - now_ms if before is not None and in_a_row else 0
+        most_ms = max(length_ms * (1 + slack), left_ms)
+        if not length_ms * (1 - slack) - 2 <= name.length_ms <= most_ms + 2:
             self._says(
                 held.cause_seq, f"hold {name.nth} in a row of {held.scope.key} ({held.rule}) lasts {name.length_ms} ms"
             )
+        return in_a_row
 
     def _check_evidence(self, held: TargetHeld, event: Event, seq: int, now_ms: int) -> None:
         group = GROUP_OF.get(held.rule, "throttle")
@@ -417,18 +535,23 @@ class Walk:
         cleared_seq = self._cleared_over(held.scope.key)[0]
         found = [one for key in keys for one in self._bad[key] if one[2] == group and one[3] > cleared_seq]
         bad = [one for one in found if now_ms < one[0] + window_ms]
-        if len(bad) < LEAST.get(held.rule, 1):
+        if held.rule == "credential" and len(bad) < CREDENTIAL_STRIKES:
             self._says(seq, f"{held} rests on {len(bad)} {group} outcomes")
         replicas = {one[1] for one in bad}
         # After a step back a clear and the good answers that followed it are of one time, and so these are void.
-        if len(replicas) > 1 or (self.stepped_back and cleared_seq):
+        if len(replicas) > 1 or (self.stepped_back and cleared_seq) or self._is_named(held, event):
             return
         good_ms = POLICY.witnesses.good_answer_s * 1000
         for key in [key for key in self._good if key == held.scope.key or key.startswith(held.scope.key + ".")]:
             for replica, (at_ms, good_seq) in self._good[key].items():
                 if replica not in replicas and good_seq > cleared_seq and now_ms < at_ms + good_ms:
-                    # Rule 4, Two witnesses.
+                    # Rule 4.0, Whose word.
                     self._says(seq, f"{held} rests on {replicas} alone, while {replica} had a good answer of {key}")
+
+    @staticmethod
+    def _is_named(held: TargetHeld, event: CallOutcome | ProbeResult) -> bool:
+        """Whether it is everyone's without asking: a rate limit that says when, and that it is its credential's."""
+        return held.rule == "throttle" and event.kind == "rate_limited" and bool(getattr(event, "retry_after_s", None))
 
 
 # -- in the end --------------------------------------------------------------------------------------------

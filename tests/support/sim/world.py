@@ -48,25 +48,27 @@ TARGETS: Final = (
     Target("b.test", "m/four"),
 )
 TIMES: Final[dict[str, Any]] = {
-    "rejections": {"window_s": 20.0, "hold_s": 4.0, "cap_s": 8.0, "early_trial_s": 10.0},
+    "rejections": {"first_s": 0.5, "trial_every_s": 1.5, "hold_s": 4.0, "cap_s": 8.0},
     "credential": {"window_s": 20.0, "hold_s": 3.0, "cap_s": 12.0},
     "throttles": {
         "hint_s": 1.0,
         "cap_s": 8.0,
         "window_s": 4.0,
+        "first_s": 0.5,
+        "trial_every_s": 1.0,
         "quota_hint_s": 6.0,
         "quota_cap_s": 8.0,
-        "trial_every_s": 1.0,
-        "quota_trial_every_s": 2.0,
+        "trial_max_s": 1.0,
+        "quota_trial_max_s": 2.0,
     },
-    "breaker": {"run_s": 20.0, "bucket_s": 1.0, "hold_s": 3.0, "cap_s": 12.0, "impatience_s": 0.5, "spread_s": 10.0,
-                "retry_after_cap_s": 20.0},
-    "degraded": {"bucket_s": 1.0, "hold_s": 3.0, "cap_s": 12.0},
+    "breaker": {"first_s": 0.5, "trial_every_s": 1.5, "hold_s": 3.0, "cap_s": 12.0, "impatience_s": 0.5,
+                "spread_s": 10.0, "retry_after_cap_s": 20.0},
+    "degraded": {"consecutive": 5, "first_s": 0.5, "trial_every_s": 1.5, "hold_s": 3.0, "cap_s": 12.0},
     "witnesses": {"good_answer_s": 12.0, "heard_s": 15.0},
-    "evidence": {"same_request_s": 5.0, "took_s": 3.0, "forget_s": 15.0, "probation_s": 120.0},
-    "ramp": {"step_s": 1.0, "replicas": 3},
-    "trials": {"grace_s": 1.0, "self_grant_s": 3.0},
-    "overlay": {"extra_s": 3.0, "cap_s": 12.0},
+    "evidence": {"record_s": 20.0, "window_s": 20.0, "same_request_s": 5.0, "took_s": 3.0, "forget_s": 15.0,
+                 "probation_s": 120.0},
+    "ramp": {"part": 4, "max_s": 3.0, "replicas": 3},
+    "trials": {"grace_s": 1.0, "self_grant_s": 3.0, "pace_max_s": 3.0, "held_max_s": 2.0, "behind_s": 0.5},
 }  # fmt: skip
 """The product's numbers with shorter times: a minute tells what an hour would."""
 POLICY: Final = Policy.from_data(TIMES)
