@@ -16,7 +16,7 @@ import yaml
 
 from paths import ROOT
 from sickbay import metrics
-from sickbay.metrics.sample import BOUNDS_S
+from sickbay.durations import BOUNDS_S
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/dashboards/sickbay.json").read_text(encoding="utf-8"))

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from ..durations import DurationHistogram
 from .router import RouterSamples, link_samples, mirror_samples
-from .sample import Histogram, Sample, build_sample
+from .sample import Sample, build_sample
 from .table import API, ROUTER, SERVICES, Metric
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _families(table: tuple[Metric, ...], samples: Iterable[Sample]) -> Iterator[
             families[row.name] = HistogramMetricFamily(row.name, row.says, labels=row.labels)
     for sample in samples:
         family, value = families[sample.name], sample.value
-        if isinstance(value, Histogram):
+        if isinstance(value, DurationHistogram):
             assert isinstance(family, HistogramMetricFamily)
             family.add_metric(sample.labels, value.cumulated(), value.sum_s)
         else:

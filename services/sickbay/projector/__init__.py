@@ -1,6 +1,6 @@
 """The projector: the service that folds the log. One of several writes what follows, the others stand by.
 
-May import the ground, `bus`, `view`, `log`, `control`, `metrics` and `projections`.
+May import the ground, `bus`, `view`, `log`, `control` and `projections`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sickbay_events import CallOutcome, DerivedEvent
 
+from ..durations import DurationHistogram
 from ..log.decode import DecodedBatch
-from ..metrics.sample import Histogram
 
 
 class Counters:
@@ -19,7 +19,7 @@ class Counters:
         """By kind, without those that had been folded before."""
         self.transitions: Counter[tuple[str, str]] = Counter()
         """By type and rule."""
-        self.commits = Histogram()
+        self.commits = DurationHistogram()
         self.is_live = False
 
     def count(self, batch: DecodedBatch, bad: Sequence[str], others: int, passed_over: Mapping[int, str]) -> None:
