@@ -33,8 +33,8 @@ from sickbay_events import (
 from sickbay_events.codec import derived_id
 from sickbay_events.lease_wire import SUBJECT as TRIAL_SUBJECT
 from sickbay_events.lease_wire import LeaseName, TrialAnswer, TrialAsk
-from sickbay_events.view import CHECKPOINT_KEY, Checkpoint, HoldView
 from sickbay_events.outcome import Lease
+from sickbay_events.view import CHECKPOINT_KEY, Checkpoint, HoldView
 from sickbay_projections import Fleet, Recorded
 
 from .client import SimClient
@@ -485,7 +485,9 @@ class Walk:
         if not isinstance(event, CallOutcome | ProbeResult):
             return
         entry = self.fleet.entry(held.scope.key)
-        hold = next((one for one in entry.holds if one.began_seq == held.began_seq), None) if entry is not None else None
+        hold = (
+            next((one for one in entry.holds if one.began_seq == held.began_seq), None) if entry is not None else None
+        )
         if hold is None or self.stepped_back:
             return
         start_ms = now_ms - int(event.took_ms or 0) if trial else now_ms

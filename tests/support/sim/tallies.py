@@ -92,7 +92,7 @@ class Tally:
 def distance_ms(rule: str, nth: int) -> int:
     """How far apart the trials of a hold are at least."""
     lesson = LESSONS[rule]
-    return round(1000 * min(lesson.every_s, lesson.first_s * 2 ** max(0, nth - POLICY.trials.equal)))
+    return int(1000 * min(lesson.every_s, lesson.first_s * 2.0 ** max(0, nth - POLICY.trials.equal)))
 
 
 def farthest_ms(rule: str, event: CallOutcome | ProbeResult) -> int:
