@@ -61,9 +61,8 @@ export const wide = ({ provider }) => (provider.includes("#") ? "the whole crede
 /** What began a hold: `5 of 12 × empty_output`, `2 × model_unavailable (404)`. */
 export function cause(hold) {
   if (hold.rule === "operator") return hold.actor ? `${hold.actor}: ${hold.reason ?? ""}` : (hold.reason ?? "");
-  const of = hold.of ? ` of ${hold.of}` : "";
   const status = hold.status ? ` (${hold.status})` : "";
-  return hold.kind ? `${hold.count ?? 1}${of} × ${hold.kind}${status}` : `${hold.count ?? 1}${of}`;
+  return hold.kind ? `${hold.count ?? 1} × ${hold.kind}${status}` : `${hold.count ?? 1}`;
 }
 
 /** One row a hold and one an operator's record: operators' first, then what is held, then probation; the latest first. */
