@@ -58,7 +58,7 @@ export function scopeOf(hash) {
 /** What stands for a whole provider, in the place of a model. */
 export const wide = ({ provider }) => (provider.includes("#") ? "the whole credential" : "the whole provider");
 
-/** What began a hold: `5 of 12 × empty_output`, `2 × model_unavailable (404)`. */
+/** What began a hold: `12 × empty_output`, `2 × model_unavailable (404)`. */
 export function cause(hold) {
   if (hold.rule === "operator") return hold.actor ? `${hold.actor}: ${hold.reason ?? ""}` : (hold.reason ?? "");
   const status = hold.status ? ` (${hold.status})` : "";
