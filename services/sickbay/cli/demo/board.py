@@ -33,7 +33,7 @@ class PhaseCounts:
         self.dead: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.dead_at_s: dict[str, list[float]] = {}
-        self.dead_ms = 0.0
+        self.dead_ms, self.trials = 0.0, 0
         self.refuses_at_s: dict[str, float] = {}
 
 
