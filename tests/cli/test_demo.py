@@ -75,7 +75,9 @@ def test_the_demonstration_measures_and_replays(tmp_path: Path) -> None:
     assert alone["dead"] >= 8 and all(count >= 2 for count in alone["dead_by"].values())
     assert cluster["dead"] < alone["dead"] and cluster["dead_ms"] < alone["dead_ms"]
     assert 0 < cluster["spread_ms"] < 500 and alone["answered"] > 50 and cluster["answered"] > 50
-    assert result["replay_same"] and len(result["live"]) == 1 and result["live"][0]["rule"] == "quarantine"
+    assert result["replay_same"] and {hold["rule"] for hold in result["live"]} == {"quarantine"}
+    # The fleet learns it once; from then on each dead call is a trial, which holds it again.
+    assert len(result["live"]) in (cluster["trials"], cluster["trials"] + 1)
     replayed = json.loads(sickbay("replay", str(kept), "--json").stdout)
     assert replayed["holds"] == result["live"]
     assert sickbay("demo", "--keep", str(kept)).returncode == 1, "a kept log is never written over"

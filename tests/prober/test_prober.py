@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -319,10 +320,10 @@ async def test_services_probe_what_nobody_calls_and_leave_alone_what_is_called(
 async def test_a_probe_of_a_held_target_is_its_trial(
     nats_server: NatsServer, nats_client: Client, upstream: Upstream, tmp_path: Path, serve: Start
 ) -> None:
-    """Nothing is asked before the hold's end; then the probe takes the lease that any trial takes, waits while
+    """Nothing is asked before a trial of the hold is wanted; then the probe takes the lease that any trial takes, waits while
     another one has it, and its success ends the hold."""
     url, policy = nats_server.url, tmp_path / "policy.toml"
-    policy.write_text("[rejections]\nhold_s = 2\nearly_trial_s = 0.001\n")
+    policy.write_text("[rejections]\nhold_s = 60\nfirst_s = 3\n")
     served = serve("--nats", url, "--policy", str(policy)).ready()
     for name in ("r1", "r2"):
         await run("report", "openrouter.ai", MODEL, "-k", "model_unavailable", "--replica", name, "--nats", url)
@@ -336,10 +337,10 @@ async def test_a_probe_of_a_held_target_is_its_trial(
     text = await run("probe", "openrouter.ai", MODEL, "--file", file, "--nats", url, code=1)
     assert "wants no trial now" in text and upstream.ready == 0
 
-    async def on_probation() -> bool:
-        return bool((await hold())["phase"] == "probation")
+    async def trial_is_wanted() -> bool:
+        return bool((await hold())["trial_from_ms"] <= time.time() * 1000)
 
-    await until(on_probation, "the hold's end")
+    await until(trial_is_wanted, "the moment of its first trial")
     lease = LeaseName(TARGET.key, "quarantine", began_seq)
     ask = TrialAsk(replica="r9", provider=TARGET.provider, model=MODEL, leases=[lease], token="other", limit_ms=1_000)
     granted = await nats_client.request("sickbay.v1.trial", msgspec.json.encode(ask), timeout=patience(5))

@@ -26,6 +26,7 @@ from sickbay.service.rpc import Rpc
 from sickbay.service.services import Services
 from sickbay_events import CallOutcome, Policy, Target
 from sickbay_events.lease_wire import Action, LeaseName, TrialAsk, ttl_s
+from sickbay_events.outcome import Lease
 from waiting import patience, until
 
 TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")
@@ -144,15 +145,39 @@ async def test_a_bucket_that_is_gone_is_an_error_and_no_grant(nats_client: Clien
     assert found.get("code") == "503" and "KV_sickbay" in found["why"]
 
 
-async def test_an_early_trial_that_the_state_knows_to_be_spent_is_not_given(
+async def test_a_trial_is_leased_from_its_moment_on_and_later_to_who_failed_last(
     nats_client: Client, services: Services
 ) -> None:
-    """A hold before its end that wants no early trial has none to lease, whatever a late view made a router ask."""
+    """Whatever a late view made a router ask: a hold that wants no trial yet has none to lease. After one that failed
+    another replica goes first, by 5 s (Rule 4.0)."""
     outcome = CallOutcome(kind="model_unavailable", status=404)
     acks = [await publish_outcome(nats_client, TARGET, outcome, replica=name) for name in ("r1", "r2")]
-    assert services.projector is not None and await services.projector.folded_to(acks[1].seq, 10)
-    denied = await ask(nats_client, "a", lease(rule="quarantine", began_seq=acks[1].seq))
-    assert not denied["granted"] and 590 < denied["retry_in_s"] <= 600
+    projector = services.projector
+    assert projector is not None and await projector.folded_to(acks[1].seq, 10)
+
+    async def asks(name: str) -> dict[str, Any]:
+        entry = projector.fleet.entry(TARGET.key)  # type: ignore[union-attr]
+        assert entry is not None
+        return await ask(nats_client, name, lease(rule="quarantine", began_seq=entry.holds[0].began_seq), replica=name)
+
+    early = await asks("r1")
+    assert not early["granted"] and 0 < early["retry_in_s"] <= 1.0
+    await asyncio.sleep(early["retry_in_s"] + 0.05)
+    assert (await asks("r1"))["granted"]
+    failed = CallOutcome(
+        kind="model_unavailable", status=404, trial=[Lease("quarantine", acks[1].seq)], seen_seq=acks[1].seq
+    )
+    ack = await publish_outcome(nats_client, TARGET, failed, replica="r1")
+    assert await projector.folded_to(ack.seq, 10)
+    entry = projector.fleet.entry(TARGET.key)
+    assert entry is not None and (entry.holds[0].began_seq, entry.holds[0].last) == (ack.seq, "r1")
+    behind, first = await asks("r1"), await asks("r2")
+    assert not behind["granted"] and 4 < behind["retry_in_s"] <= 6.0
+    assert first["granted"] or first["retry_in_s"] <= 1.0
+    while not first["granted"]:
+        await asyncio.sleep(first["retry_in_s"] + 0.05)
+        first = await asks("r2")
+    assert not (await asks("r1"))["granted"]
 
 
 SHORT = Policy.from_data({"rejections": {"hold_s": 1.0}})

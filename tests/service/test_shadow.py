@@ -62,7 +62,7 @@ async def test_a_first_week_in_shadow(
             return await held_events(nats_client)
 
         (event,) = await until(told, "the hold is told")
-        assert (event["rule"], event["enforced"], event["numbers"]["strikes"]) == ("quarantine", False, 2)
+        assert (event["rule"], event["enforced"], event["numbers"]["failures"]) == ("quarantine", False, 2)
 
         async def counted() -> bool:
             return all(sb.decide(TARGET).allowed and sb.gate.counts["shadow"] > 0 for sb in (one, two))

@@ -144,7 +144,8 @@ async def _hop_ms(client: Client) -> float:
 
 
 async def _deny_lags_ms(a: sickbay.Sickbay, b: sickbay.Sickbay, holds: int) -> list[float]:
-    """For each model that dies at `a`: from its second rejection to the moment at which `b` denies it."""
+    """For each model that dies: from the rejection of `a`, after one of `b` (one word would not be the fleet's), to the
+    moment at which `b` denies it."""
     denied = asyncio.Event()
     waited = ""
 
@@ -159,8 +160,10 @@ async def _deny_lags_ms(a: sickbay.Sickbay, b: sickbay.Sickbay, holds: int) -> l
         waited = target.key
         denied.clear()
         rejected = CallOutcome(kind="model_unavailable", status=404)
-        a.record(target, rejected)
-        await asyncio.sleep(0)
+        acked = b.reporter.counts.acked
+        b.record(target, rejected)
+        while b.reporter.counts.acked == acked:  # noqa: ASYNC110 - counts tell no event
+            await asyncio.sleep(0.001)
         began = time.perf_counter()
         a.record(target, rejected)
         try:

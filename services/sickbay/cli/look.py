@@ -195,7 +195,8 @@ def scope_cells(scope: dict[str, Any]) -> list[tuple[object, ...]]:
         left = seconds(hold["left_s"]) if hold["phase"] == "held" else ""
         found.append((*name, state, left, cause_of(hold), hold["began_seq"]))
     if not found and scope.get("last_event_seq"):
-        strikes = f"{scope['strikes']} of {scope['threshold']} strikes" if scope["strikes"] else _word(scope)
+        counted = scope["evidence"].get("strikes", {"points": 0})
+        strikes = f"{counted['points']} of {counted['needed']} strikes" if counted["points"] else _word(scope)
         found.append(
             (*name, strikes, "", f"{scope['answers']} of {scope['outcomes']} answered", scope["last_event_seq"])
         )

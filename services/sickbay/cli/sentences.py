@@ -19,24 +19,32 @@ _WARNS: Final[dict[str, str]] = {
     "wrong_endpoint": "is called by a route that does not exist there: look at the caller's base URL",
     "sustained_fallback": "route {route} is mostly answered by a fallback",
 }
+_NOUNS: Final = {
+    "strikes": "rejections",
+    "throttles": "throttles",
+    "faults": "faults",
+    "slow": "slow answers",
+    "bad": "bad answers",
+    "damage": "damaged answers",
+}
+"""What the evidences of Rule 4.0 count."""
 _WHY: Final = {
     "answer": "answered",
     "readiness": "by its readiness checks",
     "liveness": "by its liveness checks",
     "strikes": "strikes below the threshold",
     "faults": "faults below the threshold",
-    "bad_share": "a share of bad answers over half its limit",
+    "bad_answers": "half of the bad answers that hold it",
     "last_outcome": "the last outcome was bad",
 }
 
 
 def cause_of(hold: dict[str, Any]) -> str:
-    """What began a hold: `5 of 12 x empty_output`, `2 x model_unavailable (404)`."""
+    """What began a hold: `12 x empty_output`, `2 x model_unavailable (404)`."""
     if hold["rule"] == "operator":
         return f"{hold.get('actor')}: {hold.get('reason')}"
-    of = f" of {hold['of']}" if hold.get("of") else ""
     status = f" ({hold['status']})" if hold.get("status") else ""
-    return f"{hold['count']}{of} x {hold['kind']}{status}"
+    return f"{hold['count']} x {hold['kind']}{status}"
 
 
 def sentences(scope: dict[str, Any]) -> list[str]:
@@ -48,7 +56,7 @@ def sentences(scope: dict[str, Any]) -> list[str]:
         found.append(f"health: {scope['health']}{upstream}, {_WHY[scope['health_why']]}{age}")
     if scope["outcomes"]:
         found.append(f"{scope['outcomes']} outcomes, {scope['answers']} answered, {scope['rejections']} rejected")
-    found += [*_strikes(scope), *_windows(scope), *_alone(scope), *_holds(scope)]
+    found += [*_points(scope), *_refusals(scope), *_holds(scope)]
     if until_ms := scope.get("ramp_until_ms"):
         found.append(f"ramp: replicas come back one part after the other until {rfc3339(until_ms)[11:19]}")
     if scope["last_answer_ms"]:
@@ -57,36 +65,29 @@ def sentences(scope: dict[str, Any]) -> list[str]:
     return found
 
 
-def _strikes(scope: dict[str, Any]) -> list[str]:
+def _points(scope: dict[str, Any]) -> list[str]:
+    """What each evidence has counted, what was needed and why (Rule 4.0)."""
     found = []
-    if scope["strikes"]:
-        found.append(f"{scope['strikes']} of {scope['threshold']} strikes ({_by(scope.get('strikes_by'))})")
-    if count := scope.get("credential_strikes"):
-        found.append(f"{count} refusals of the credential lately")
+    held = {hold.get("evidence") for hold in scope["holds"]}
+    for name, says in scope["evidence"].items():
+        noun, needed, record = _NOUNS[name], says["needed"], says["record"]
+        lately = f"this target has got over {record} by itself since yesterday" if record else ""
+        if name in held:
+            why = f"{lately}, so {needed} were needed" if lately else f"{needed} in a row are enough"
+            found.append(f"{says['failures']} {noun} and {says['answers']} answers ({_by(says['by'])}); {why}")
+        elif says["points"]:
+            why = f"{lately}, so {needed} in a row are needed" if lately else f"{needed} in a row hold it"
+            found.append(f"{says['points']} of {says['weight'] * needed} points for {noun} ({_by(says['by'])}); {why}")
+        elif lately:
+            found.append(f"{lately}, so {needed} {noun} in a row are needed")
+        if says["alone"]:
+            found.append(f"{says['alone']} fails where others are answered: {says['alone']} alone is held")
     return found
 
 
-def _windows(scope: dict[str, Any]) -> list[str]:
-    found = []
-    if run := scope.get("fault_run"):
-        found.append(f"{run} faults in a row")
-    if faults := scope.get("window_faults"):
-        by = _by(scope.get("window_faults_by"))
-        found.append(f"{faults} faults among the last minute's {scope['window_attempts']} attempts ({by})")
-    if bad := scope.get("bad"):
-        found.append(f"{bad} bad among {scope['checkable']} answers that could be checked ({_by(scope.get('bad_by'))})")
-    if damaged := scope.get("damaged"):
-        found.append(f"{damaged} with damaged encoding among {scope['attributable']} that can be laid at its door")
-    if throttles := scope.get("throttles"):
-        found.append(f"{throttles} throttled answers in the last seconds, none came through")
-    return found
-
-
-def _alone(scope: dict[str, Any]) -> list[str]:
-    """Replicas that hold it on their own word alone, because others have good answers (two witnesses)."""
-    alone = [scope.get(f"{what}held_alone") for what in ("", "breaker_", "degraded_")]
-    names = [name for name in (*alone, *scope.get("throttle_held_alone", [])) if name]
-    return [f"{name} holds it alone: others had good answers" for name in dict.fromkeys(names)]
+def _refusals(scope: dict[str, Any]) -> list[str]:
+    count = scope.get("credential_strikes")
+    return [f"{count} refusals of the credential lately"] if count else []
 
 
 def _holds(scope: dict[str, Any]) -> list[str]:
@@ -94,15 +95,24 @@ def _holds(scope: dict[str, Any]) -> list[str]:
     for hold in scope["holds"]:
         if hold.get("later"):
             found.append(f"{hold['later']} more of the kind since {hold['rule']} began")
-        if hold.get("nth", 1) > 1:
-            found.append(f"{hold['rule']} for the {hold['nth']}. time in a row")
-        if hold["rule"] == "degraded" and hold["phase"] == "probation":
+        if hold.get("by"):
+            found.append(f"held for {hold['by']}, whose word it is: the next call of another replica looks")
+        if hold.get("trial_from_ms"):
+            found.append(_trials(hold))
+        if hold["rule"] == "degraded" and (hold["clean_trials"] or hold["uncheckable"]):
             found.append(f"{hold['clean_trials']} clean trials so far, {hold['uncheckable']} that showed nothing")
     return found
 
 
-def _by(counts: dict[str, int] | None) -> str:
-    return ", ".join(f"{count} by {name}" for name, count in (counts or {}).items()) or "by nobody named"
+def _trials(hold: dict[str, Any]) -> str:
+    tried, by = hold.get("nth", 1) - 1, f", last by {hold['last']}" if hold.get("last") else ""
+    often = f"tried {tried} times{by}" if tried > 1 else f"tried once{by}" if tried else "not tried yet"
+    return f"{hold['rule']} {often}; the next trial from {rfc3339(hold['trial_from_ms'])[11:19]} on"
+
+
+def _by(counts: dict[str, list[int]]) -> str:
+    """Failures by replica."""
+    return ", ".join(f"{each[0]} by {name}" for name, each in counts.items() if each[0]) or "by nobody named"
 
 
 def warning_line(fact: dict[str, Any]) -> str:

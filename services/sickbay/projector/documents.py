@@ -87,6 +87,6 @@ def _in_kind(document: dict[str, Any]) -> Any:
     """What a document says, without the numbers and times that always move; None if it says nothing."""
     operator = document["operator"]
     holds = [(hold["rule"], hold["began_seq"], hold["phase"]) for hold in document["holds"]]
-    scored = [name for name, says in document["evidence"].items() if says["points"]]
-    told = (scored, holds, operator and (operator["action"], operator["seq"]))
+    points = {name: says["points"] for name, says in document["evidence"].items() if says["points"]}
+    told = (points.get("strikes"), sorted(points), holds, operator and (operator["action"], operator["seq"]))
     return told if any(told) else None

@@ -90,6 +90,14 @@ def subjects(scope: Scope) -> tuple[str, ...]:
     return (f"{OUTCOME_PREFIX}*.{below}", f"{PROBE_PREFIX}*.{below}", *overrides, POLICY_SUBJECT)
 
 
+_COUNTED: Final = {
+    "fault": (("faults", "fault"),),
+    "degraded": (("bad", "bad answer"), ("damage", "damaged answer")),
+    "throttle": (("throttles", "throttle"),),
+}
+"""By the group of an outcome: the evidence that it may score in, and the word for it."""
+
+
 class _Story:
     def __init__(self, scope: Scope) -> None:
         self.steps: list[Step] = []
@@ -107,15 +115,16 @@ class _Story:
         if not effects and key not in self._strikes and _is_quiet(event):
             return
         document = self._fleet.document(key, self._fleet.time_ms) or {}
-        before, now = self._strikes.get(key, 0), int(document.get("strikes", 0))
+        strikes = document.get("evidence", {}).get("strikes", {"points": 0})
+        before, now = self._strikes.get(key, 0), int(strikes["points"])
         if now:
             self._strikes[key] = now
         else:
             self._strikes.pop(key, None)
         if now > before:
-            effects.append(f"strike {now} of {document['threshold']}")
+            effects.append(f"strike {now} of {strikes['needed']}")
         elif now < before and not effects:
-            effects.append("clears the strikes")
+            effects.append("takes a strike off" if now else "clears the strikes")
         if isinstance(event, CallOutcome) and not effects:
             effects += _counted(event, document)
         if isinstance(event, Override) and not effects:
@@ -138,12 +147,10 @@ def _counted(event: CallOutcome, document: dict[str, Any]) -> list[str]:
     group = KINDS[event.kind].group
     if event.trial:
         return [f"a trial of {', '.join(lease.rule for lease in event.trial)} that did not pass"]
-    if group == "fault" and (run := document.get("fault_run")):
-        return [f"fault {run} in a row"]
-    if group == "degraded" and (bad := document.get("bad")):
-        return [f"{bad} bad of {document['checkable']} that could be checked"]
-    if group == "throttle" and (count := document.get("throttles")):
-        return [f"throttled answer {count} in a row"]
+    for name, noun in _COUNTED.get(group, ()):
+        says = document.get("evidence", {}).get(name)
+        if says and says["points"]:
+            return [f"{noun}: {says['points']} of {says['weight'] * says['needed']} points"]
     return []
 
 

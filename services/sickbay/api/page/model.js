@@ -28,7 +28,10 @@ const WARNS = {
 const WHY = {
   answer: "answered", readiness: "by its readiness checks", liveness: "by its liveness checks",
   strikes: "strikes below the threshold", faults: "faults below the threshold",
-  bad_share: "a share of bad answers over half its limit", last_outcome: "the last outcome was bad",
+  bad_answers: "half of the bad answers that hold it", last_outcome: "the last outcome was bad",
+};
+const NOUNS = {
+  strikes: "rejections", throttles: "throttles", faults: "faults", slow: "slow answers", bad: "bad answers", damage: "damaged answers",
 };
 const ENDED = {
   success: "by a good answer", clear: "by an operator's clear", wide_close: "as the whole host's hold ended",
@@ -55,12 +58,11 @@ export function scopeOf(hash) {
 /** What stands for a whole provider, in the place of a model. */
 export const wide = ({ provider }) => (provider.includes("#") ? "the whole credential" : "the whole provider");
 
-/** What began a hold: `5 of 12 × empty_output`, `2 × model_unavailable (404)`. */
+/** What began a hold: `12 × empty_output`, `2 × model_unavailable (404)`. */
 export function cause(hold) {
   if (hold.rule === "operator") return hold.actor ? `${hold.actor}: ${hold.reason ?? ""}` : (hold.reason ?? "");
-  const of = hold.of ? ` of ${hold.of}` : "";
   const status = hold.status ? ` (${hold.status})` : "";
-  return hold.kind ? `${hold.count ?? 1}${of} × ${hold.kind}${status}` : `${hold.count ?? 1}${of}`;
+  return hold.kind ? `${hold.count ?? 1} × ${hold.kind}${status}` : `${hold.count ?? 1}`;
 }
 
 /** One row a hold and one an operator's record: operators' first, then what is held, then probation; the latest first. */
@@ -100,7 +102,7 @@ export function scopeRows(scope) {
 
 /** What the rules have counted of a scope, in sentences. */
 export function sentences(scope) {
-  const by = (counts) => Object.entries(counts ?? {}).map(([name, count]) => `${count} by ${name}`).join(", ") || "by nobody named";
+  const by = (counts) => Object.entries(counts).filter(([, each]) => each[0]).map(([name, each]) => `${each[0]} by ${name}`).join(", ") || "by nobody named";
   const said = [];
   const add = (given, text) => given && said.push(text());
   add(WHY[scope.health_why] && !scope.holds.length, () => {
@@ -108,21 +110,27 @@ export function sentences(scope) {
     return `health: ${healthWord(scope.health)}, ${WHY[scope.health_why]}${age}`;
   });
   add(scope.outcomes, () => `${scope.outcomes} outcomes, ${scope.answers} answered, ${scope.rejections} rejected`);
-  add(scope.strikes, () => `${scope.strikes} of ${scope.threshold} strikes (${by(scope.strikes_by)})`);
-  add(scope.credential_strikes, () => `${scope.credential_strikes} refusals of the credential lately`);
-  add(scope.fault_run, () => `${scope.fault_run} faults in a row`);
-  add(scope.window_faults, () => `${scope.window_faults} faults among the last minute's ${scope.window_attempts} attempts (${by(scope.window_faults_by)})`);
-  add(scope.bad, () => `${scope.bad} bad among ${scope.checkable} answers that could be checked (${by(scope.bad_by)})`);
-  add(scope.damaged, () => `${scope.damaged} with damaged encoding among ${scope.attributable} that can be laid at its door`);
-  add(scope.throttles, () => `${scope.throttles} throttled answers in the last seconds, none came through`);
-  const alone = ["held_alone", "breaker_held_alone", "degraded_held_alone"].map((field) => scope[field]);
-  for (const name of new Set([...alone, ...(scope.throttle_held_alone ?? [])].filter(Boolean))) {
-    said.push(`${name} holds it alone: others had good answers`);
+  for (const [name, says] of Object.entries(scope.evidence ?? {})) {
+    const { needed, record, alone } = says;
+    const lately = record ? `this target has got over ${record} by itself since yesterday, so ${needed}` : "";
+    if (scope.holds.some((hold) => hold.evidence === name)) {
+      said.push(`${says.failures} ${NOUNS[name]} and ${says.answers} answers (${by(says.by)}); ${lately ? `${lately} were needed` : `${needed} in a row are enough`}`);
+    } else if (says.points) {
+      said.push(`${says.points} of ${says.weight * needed} points for ${NOUNS[name]} (${by(says.by)}); ${lately ? `${lately} in a row are needed` : `${needed} in a row hold it`}`);
+    } else add(lately, () => `${lately} ${NOUNS[name]} in a row are needed`);
+    add(alone, () => `${alone} fails where others are answered: ${alone} alone is held`);
   }
+  add(scope.credential_strikes, () => `${scope.credential_strikes} refusals of the credential lately`);
   for (const hold of scope.holds) {
     add(hold.later, () => `${hold.later} more of the kind since ${hold.rule} began`);
-    add((hold.nth ?? 1) > 1, () => `${hold.rule} for the ${hold.nth}. time in a row`);
-    add(hold.rule === "degraded" && hold.phase === "probation", () => `${hold.clean_trials} clean trials so far, ${hold.uncheckable} that showed nothing`);
+    add(hold.by, () => `held for ${hold.by}, whose word it is: the next call of another replica looks`);
+    add(hold.trial_from_ms, () => {
+      const tried = (hold.nth ?? 1) - 1;
+      const last = hold.last ? `, last by ${hold.last}` : "";
+      const often = tried > 1 ? `tried ${tried} times${last}` : tried ? `tried once${last}` : "not tried yet";
+      return `${hold.rule} ${often}; the next trial from ${clockText(hold.trial_from_ms)} on`;
+    });
+    add(hold.rule === "degraded" && (hold.clean_trials || hold.uncheckable), () => `${hold.clean_trials} clean trials so far, ${hold.uncheckable} that showed nothing`);
   }
   add(scope.ramp_until_ms, () => `replicas come back one part after the other until ${clockText(scope.ramp_until_ms)}`);
   add(scope.last_answer_ms, () => `last good answer ${duration((scope.at_ms - scope.last_answer_ms) / 1000)} ago, by ${scope.last_answer_by}`);

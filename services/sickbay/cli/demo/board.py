@@ -33,7 +33,7 @@ class PhaseCounts:
         self.dead: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.dead_at_s: dict[str, list[float]] = {}
-        self.dead_ms = 0.0
+        self.dead_ms, self.trials = 0.0, 0
         self.refuses_at_s: dict[str, float] = {}
 
 
@@ -87,7 +87,8 @@ class Board:
         seen.dead[replica] += 1
         seen.dead_at_s.setdefault(replica, []).append(fact["at_s"])
         seen.dead_ms += fact["took_ms"]
-        self.say(f"{replica}: dead call, {fact['kind']}, {fact['took_ms']} ms lost")
+        seen.trials += fact["trial"]
+        self.say(f"{replica}: {'trial' if fact['trial'] else 'dead call'}, {fact['kind']}, {fact['took_ms']} ms lost")
 
     def measured(self, phase: Phase, deciding: tuple[str, int] | None = None) -> dict[str, Any]:
         """What a phase came to.
@@ -107,6 +108,7 @@ class Board:
             "dead": seen.dead.total(),
             "dead_by": dict(seen.dead),
             "dead_ms": round(seen.dead_ms, 1),
+            "trials": seen.trials,
             "refused": seen.refused.total(),
             "spread_ms": spread_ms,
         }

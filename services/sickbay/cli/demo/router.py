@@ -116,7 +116,9 @@ class Router:
                 continue
             outcome = attempt.outcome
             took_ms = outcome.took_ms if outcome is not None else 0
-            say(event="called", phase=phase, rank=rank, kind=verdict.kind, took_ms=took_ms, at_s=time.monotonic())
+            is_trial = attempt.decision is not None and attempt.decision.trial
+            said = {"kind": verdict.kind, "took_ms": took_ms, "at_s": time.monotonic(), "trial": is_trial}
+            say(event="called", phase=phase, rank=rank, **said)
             if verdict.kind == "ok":
                 return
 

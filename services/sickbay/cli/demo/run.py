@@ -163,10 +163,10 @@ class Demo:
         saved, saved_ms = alone["dead"] - cluster["dead"], alone["dead_ms"] - cluster["dead_ms"]
         self._out.print()
         self._out.print(f"saved: {saved} dead calls and {saved_ms / 1000:.2f} s of waiting, by one retired model id")
-        for hold in found["live"]:
-            name = Scope.of_key(hold["scope"])
+        for n, hold in enumerate(found["live"]):
+            name, word = Scope.of_key(hold["scope"]), "held again by a failed trial" if n else "held"
             until = rfc3339(hold["end_ms"])[11:19]
-            self._out.print(f"held: {name.model} by {hold['rule']}, log sequence {hold['began_seq']}, until {until}")
+            self._out.print(f"{word}: {name.model} by {hold['rule']}, log sequence {hold['began_seq']}, until {until}")
         word = "gives the same holds at the same sequences" if same else "DIFFERS from what was concluded live"
         self._out.print(f"replay of the log of this run {word}", style=None if same else "bold red")
         if self._keep:
@@ -183,6 +183,7 @@ def _rows(alone: dict[str, Any], cluster: dict[str, Any]) -> list[tuple[str, ...
     return [
         ("calls that were answered", *(str(one["answered"]) for one in both)),
         ("dead calls after the retirement", *(str(one["dead"]) for one in both)),
+        ("  of them trials", *(str(one["trials"]) for one in both)),
         ("  most by one replica", *(str(max(one["dead_by"].values(), default=0)) for one in both)),
         ("time lost in dead calls", *(ms(one["dead_ms"]) for one in both)),
         ("deciding rejection -> all refuse *", *(ms(one["spread_ms"]) for one in both)),
