@@ -327,7 +327,9 @@ class Walk:
     def _holds(self, key: str, rule: str, now_ms: int, *, to_its_end: bool) -> bool:
         """Whether a hold stands, on probation too unless only `to_its_end`."""
         name = self._names.get((key, rule))
-        return name is not None and name.over_ms is None and (not to_its_end or now_ms < name.end_ms)
+        if name is None or name.over_ms is not None or name.began_seq < self._cleared_over(key)[0]:
+            return False
+        return not to_its_end or now_ms < name.end_ms
 
     def _scored(self, event: CallOutcome, key: str, replica: str, now_ms: int) -> None:
         for rule, lesson in LESSONS.items():
@@ -485,7 +487,9 @@ class Walk:
         if not isinstance(event, CallOutcome | ProbeResult):
             return
         entry = self.fleet.entry(held.scope.key)
-        hold = next((one for one in entry.holds if one.began_seq == held.began_seq), None) if entry is not None else None
+        hold = (
+            next((one for one in entry.holds if one.began_seq == held.began_seq), None) if entry is not None else None
+        )
         if hold is None or self.stepped_back:
             return
         start_ms = now_ms - int(event.took_ms or 0) if trial else now_ms
