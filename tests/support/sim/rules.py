@@ -265,7 +265,7 @@ class Walk:
                     name.over_ms = now_ms
                     if one.by == "clear":
                         name.nth = 0
-                    if one.rule in LESSONS:
+                    elif one.rule in LESSONS:
                         self._tally(one.scope.key, one.rule).over(name.score, by=one.by)
         if first:
             self._check_standing(recorded, old, now_ms)
