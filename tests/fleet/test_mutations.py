@@ -13,8 +13,9 @@ from sickbay.bus.topology import GATE_PREFIX
 from sickbay.projector.writer import GateWriter, _encode
 from sickbay.service.leases import Leases, _subject
 from sickbay_events.view import CHECKPOINT_KEY
-from sickbay_projections import fold
-from sickbay_projections.rules import holds, witnesses
+from sickbay_projections import decide, fold
+from sickbay_projections.rules import holds, scopes, scoring
+from sickbay_projections.state import points
 from sim.history import run
 from waiting import patience
 
@@ -72,12 +73,51 @@ MUTATIONS: dict[str, Mutation] = {
         GateWriter, "_judge", lambda _: lambda *_: None, ("lie_in_the_bucket",), ("not well", "no rest")
     ),
     "the two-witness rule": Mutation(
-        witnesses,
+        scopes,
         "has_other_good",
         lambda _: lambda *_: False,
         ("lying_replica", "broken_uplink"),
         ("alone, while",),
         10,
+    ),
+    "whose word": Mutation(
+        scoring, "_word", lambda _: lambda *_: "", ("lying_replica", "broken_uplink"), ("names nobody", "alone, while")
+    ),
+    "one word denies only its replica": Mutation(
+        decide,
+        "denies",
+        lambda _: lambda hold, at_ms, _replica: at_ms < hold.end_ms,
+        ("lying_replica", "broken_uplink"),
+        ("rests on the word of",),
+    ),
+    "the points that are needed": Mutation(
+        points, "needed", lambda _: lambda *_: 1, ("trouble",), ("with a record of", "rests on")
+    ),
+    "what it got over by itself": Mutation(
+        points,
+        "needed",
+        lambda _: lambda least, *_: least,
+        ("lying_replica", "broken_uplink", "trouble"),
+        ("with a record of",),
+    ),
+    "answers take a point off": Mutation(
+        points, "answered", lambda _: lambda *_: False, ("lying_replica", "broken_uplink"), ("points of",)
+    ),
+    "the distances of trials": Mutation(
+        scoring, "_distance_ms", lambda _: lambda *_: 1, ("trouble",), ("from the wrong time on",)
+    ),
+    "distances that double": Mutation(
+        scoring,
+        "_distance_ms",
+        lambda _: lambda case, numbers, *_: numbers.first_ms,
+        ("trouble",),
+        ("from the wrong time on",),
+    ),
+    "a trial that tells nothing": Mutation(
+        scoring, "told_nothing", lambda _: lambda *_: None, ("trouble",), ("as if",)
+    ),
+    "an answer ends a hold": Mutation(
+        scoring, "end", lambda _: lambda *_args, **_more: None, ("trouble",), ("does not end it", "not well")
     ),
     "growth per hold": Mutation(holds, "nth", lambda _: lambda *_: 1, ("trouble",), ("in a row",)),
     "growth forgotten": Mutation(holds, "nth", lambda nth: lambda *given: nth(*given) + 1, ("trouble",), ("in a row",)),

@@ -35,6 +35,8 @@ TRIES_MAX: Final = 4
 """A key that expires while it is read is tried anew. No key changes more often than this within one request."""
 TOMBSTONE_TTL: Final = "1s"
 _ON_ITS_WAY_S: Final = 0.002
+_NEWER_S: Final = 0.05
+"""Until then a router's view knows under which name the hold has begun again."""
 _LEASED_RULES: Final = tuple(rule for rule in RULES if rule != "operator")
 
 
@@ -121,11 +123,14 @@ class Leases:
         newer name: a router whose view does not know that yet would make the trial that has just failed once more."""
         entry, now_ms = self._fleet().entry(name.scope), self._now_ms()
         for hold in entry.holds if entry is not None else ():
-            if hold.rule == name.rule and hold.began_seq >= name.began_seq and now_ms < hold.end_ms:
-                from_ms = trial_from_ms(hold, replica, self._fleet().replicas(now_ms))
-                if not denies(hold, now_ms, replica) or 0 < from_ms <= now_ms:
-                    return 0.0
+            is_newer = hold.began_seq > name.began_seq
+            if hold.rule != name.rule or hold.began_seq < name.began_seq or (now_ms >= hold.end_ms and not is_newer):
+                continue
+            from_ms = trial_from_ms(hold, replica, self._fleet().replicas(now_ms))
+            is_wanted = not denies(hold, now_ms, replica) or 0 < from_ms <= now_ms
+            if not is_wanted:
                 return ((from_ms or hold.end_ms) - now_ms) / 1000
+            return _NEWER_S if is_newer else 0.0
         return 0.0
 
     async def _take_one(self, name: LeaseName, value: Value, *, renew: bool) -> tuple[int, float]:

@@ -265,7 +265,7 @@ class Walk:
                     name.over_ms = now_ms
                     if one.by == "clear":
                         name.nth = 0
-                    if one.rule in LESSONS:
+                    elif one.rule in LESSONS:
                         self._tally(one.scope.key, one.rule).over(name.score, by=one.by)
         if first:
             self._check_standing(recorded, old, now_ms)
@@ -327,7 +327,9 @@ class Walk:
     def _holds(self, key: str, rule: str, now_ms: int, *, to_its_end: bool) -> bool:
         """Whether a hold stands, on probation too unless only `to_its_end`."""
         name = self._names.get((key, rule))
-        return name is not None and name.over_ms is None and (not to_its_end or now_ms < name.end_ms)
+        if name is None or name.over_ms is not None or name.began_seq < self._cleared_over(key)[0]:
+            return False
+        return not to_its_end or now_ms < name.end_ms
 
     def _scored(self, event: CallOutcome, key: str, replica: str, now_ms: int) -> None:
         for rule, lesson in LESSONS.items():
