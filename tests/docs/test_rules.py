@@ -22,7 +22,7 @@ CITING = [
 ]
 NUMBER = r"\d+(?:\.\d+)?"
 REFERENCE = re.compile(rf"\b[Rr]ules? ({NUMBER}(?:(?:, and |, | and | to ){NUMBER}\b)*)(?:,\s+(?:#\s+)?([A-Z][\w ]+))?")
-"""A rule's number or several, and the name of a part of it: "Rules 4.1 and 4.2", "Rule 4, Two witnesses"."""
+"""A rule's number or several, and the name of a part of it: "Rules 4.1 and 4.2", "Rule 4.0, Whose word"."""
 
 
 def parts() -> dict[str, list[str]]:
