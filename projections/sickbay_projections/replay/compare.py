@@ -174,10 +174,12 @@ class Comparison:
         tally = self._tallies[side].get(key) or _Tally()
         rules: dict[str, int] = {}
         for hold in holds:
-            rules[hold.rule] = rules.get(hold.rule, 0) + 1
+            # A failed trial begins a hold again: it is still the same one.
+            if hold.rule not in rules or hold.numbers.get("n", 1) == 1:
+                rules[hold.rule] = rules.get(hold.rule, 0) + 1
         return Part(
             name=self.worlds[side].name,
-            holds=len(holds),
+            holds=sum(rules.values()),
             held_ms=covered_ms(holds),
             rules=rules,
             calls=tally.calls,
