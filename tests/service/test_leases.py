@@ -156,7 +156,7 @@ async def test_a_trial_is_leased_from_its_moment_on_and_later_to_who_failed_last
     assert projector is not None and await projector.folded_to(acks[1].seq, 10)
 
     async def asks(name: str) -> dict[str, Any]:
-        entry = projector.fleet.entry(TARGET.key)  # type: ignore[union-attr]
+        entry = projector.fleet.entry(TARGET.key)
         assert entry is not None
         return await ask(nats_client, name, lease(rule="quarantine", began_seq=entry.holds[0].began_seq), replica=name)
 
