@@ -65,6 +65,20 @@ def test_every_reference_to_a_rule_leads_to_its_heading() -> None:
     assert cited > 100, "the pattern finds references"
 
 
+PAPERS = re.compile(r"\b(?:SPEC|DESIGN|HOUSE|EVIDENCE)\b")
+"""Names of papers that a reader of this repository does not have."""
+
+
+def test_nothing_is_cited_that_is_no_part_of_the_repository() -> None:
+    """Code, tests and pages say the claim itself, or name the rule of docs/rules.md."""
+    cited = {
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in CITING
+        for found in PAPERS.finditer(path.read_text(encoding="utf-8"))
+    }
+    assert {where.partition(":")[0] for where in cited} == {"tests/docs/test_rules.py"}, "this file, and no other"
+
+
 def test_the_rules_are_numbered_in_order() -> None:
     numbers = re.findall(rf"^#{{2,3}} Rule ({NUMBER}) ", RULES, re.MULTILINE)
     assert numbers == sorted(numbers, key=lambda number: [int(part) for part in number.split(".")])
