@@ -130,3 +130,22 @@ def test_the_glossary_is_sorted_and_has_each_word_once() -> None:
     words = [row[0].lower() for row in glossary_rows()]
     assert words == sorted(words)
     assert len(words) == len(set(words))
+
+
+def test_every_word_of_the_glossary_stands_where_its_link_leads() -> None:
+    """In the section that the link names, or on the page, in any form that begins alike."""
+    missing = []
+    for words, _, _, where in glossary_rows():
+        found = re.search(r"\(([\w.-]+)(?:#([^)]+))?\)", where)
+        assert found
+        text = (ROOT / "docs" / found[1]).read_text(encoding="utf-8")
+        if found[2]:
+            headings = list(re.finditer(r"^#+ .+$", text, re.MULTILINE))
+            at = anchors(text).index(found[2])
+            level = len(headings[at][0].partition(" ")[0])
+            ends = [h.start() for h in headings[at + 1 :] if len(h[0].partition(" ")[0]) <= level]
+            text = text[headings[at].start() : ends[0] if ends else None]
+        stems = [re.sub(r"[ey]$", "", word) for word in words.split(", ")]
+        if not any(re.search(rf"\b{stem}", " ".join(text.split()), re.IGNORECASE) for stem in stems):
+            missing.append(f"{words}: {where}")
+    assert missing == []
