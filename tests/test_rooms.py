@@ -1,4 +1,4 @@
-"""The source roots and their rooms, what each may import, read from the syntax tree; the router side stays light.
+"""The packages and their rooms, what each may import, read from the syntax tree; the router side stays light.
 
 A room is a folder of a package. `ROOMS` is the one table of what a room may import besides itself and the ground.
 """
@@ -29,8 +29,9 @@ from sickbay.bus.topology import LOG, ensure
 EVENTS = ROOT / "events" / "sickbay_events"
 PROJECTIONS = ROOT / "projections" / "sickbay_projections"
 SERVICES = ROOT / "services" / "sickbay"
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
-# What a pure room may use of the standard library: nothing here reads a clock, a network, a disk, the
+# What a pure package may use of the standard library: nothing here reads a clock, a network, a disk, the
 # environment or a random source. Anything else needs a reason, and a line here.
 PURE_STDLIB = frozenset(
     """__future__ abc array base64 binascii bisect codecs collections collections.abc contextlib copy dataclasses
@@ -88,10 +89,10 @@ def _impure(path: Path) -> Iterator[str]:
             yield f"{path.name}:{node.lineno} calls {ast.unparse(called)}"
 
 
-@pytest.mark.parametrize("room", ["events", "projections", "services"])
-def test_a_room_is_a_source_root_and_no_package(room: str) -> None:
-    assert not (ROOT / room / "__init__.py").exists()
-    assert not list((ROOT / room).glob("*.py")), "a module in the root would take a name that others own"
+@pytest.mark.parametrize("root", ["events", "projections", "services"])
+def test_a_source_root_is_no_package(root: str) -> None:
+    assert not (ROOT / root / "__init__.py").exists()
+    assert not list((ROOT / root).glob("*.py")), "a module in the root would take a name that others own"
 
 
 def test_events_import_msgspec_and_pure_standard_library_only() -> None:
@@ -104,9 +105,9 @@ def test_projections_import_events_and_pure_standard_library_only() -> None:
     assert [line for path in _modules(PROJECTIONS) for line in _foreign(path, packages)] == []
 
 
-@pytest.mark.parametrize("room", [EVENTS, PROJECTIONS], ids=["events", "projections"])
-def test_a_pure_room_calls_nothing_that_differs_from_run_to_run(room: Path) -> None:
-    assert [line for path in _modules(room) for line in _impure(path)] == []
+@pytest.mark.parametrize("package", [EVENTS, PROJECTIONS], ids=["events", "projections"])
+def test_a_pure_package_calls_nothing_that_differs_from_run_to_run(package: Path) -> None:
+    assert [line for path in _modules(package) for line in _impure(path)] == []
 
 
 def test_the_checks_above_see_what_they_forbid(tmp_path: Path) -> None:
@@ -274,6 +275,15 @@ def test_every_room_has_a_row() -> None:
     folders = {path.parent.name for path in SERVICES.glob("*/__init__.py")}
     modules = {path.stem for path in SERVICES.glob("*.py")}
     assert folders | modules <= set(ROOMS) | set(GROUND.split())
+
+
+def test_the_architecture_page_lists_every_room_and_folders_of_tests_that_exist() -> None:
+    rows = re.findall(r"^\| `([\w/]+)`[^|]* \| [^|]+ \| ([^|]+) \|$", ARCHITECTURE, re.MULTILINE)
+    rooms = [path.parent.relative_to(ROOT) for package in PACKAGES.values() for path in package.glob("*/__init__.py")]
+    listed = [room for room, tests in rows if "tests/" in tests]
+    assert set(listed) == {*map(str, rooms), *(str(package.relative_to(ROOT)) for package in PACKAGES.values())}
+    folders = re.findall(r"`(tests/\w+)`", "".join(tests for _, tests in rows))
+    assert [folder for folder in folders if not any((ROOT / folder).glob("test_*.py"))] == []
 
 
 def test_the_router_stands_on_the_ground_the_bus_and_the_view_alone(router_side: list[Path]) -> None:

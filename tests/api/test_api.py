@@ -303,7 +303,8 @@ def _is_new(house: House, path: str, known: dict[str, str]) -> bool:
 
 
 def test_the_log_decides_for_http_as_for_everybody(house: House) -> None:
-    """Two replicas' rejections quarantine a model for those who ask by HTTP; the answer's seq goes back as seen_seq."""
+    """Two replicas' rejections quarantine a model for those who ask by HTTP; the answer's seq goes back as seen_seq
+    (Rule 4, After)."""
     rejected = {"provider": "openrouter.ai", "model": "gone", "kind": "model_unavailable", "status": 404}
     for who in ("edge", "rob"):
         seen = house.decide("gone")["seq"]

@@ -155,7 +155,7 @@ authorization { users: [
 
 
 async def test_a_router_needs_no_right_but_direct_get_to_read_the_bucket() -> None:
-    """DESIGN: no write on a bucket and no consumer API for routers."""
+    """A router writes to no bucket and makes no consumer, and its user may not."""
     with NatsServer(config=ROUTER_ONLY) as server:
         admin = await connect_client(NatsOptions.from_url(server.url, user="admin", password="apw"))
         await topology.ensure(admin)

@@ -154,7 +154,7 @@ async def test_kill_9_of_the_server_loses_and_repeats_nothing_and_costs_little_t
 
 
 async def test_after_a_restart_it_is_back_within_a_fifth_of_a_second(nats_server: NatsServer) -> None:
-    """DESIGN's bound for the blind time; the best of five restarts, since the machine is shared."""
+    """A projector must not be blind for longer; the best of five restarts, since the machine is shared."""
     link = Link(NatsOptions.from_url(nats_server.url))
     link.start()
     await make_stream(await link.wait_connected(patience(5)))

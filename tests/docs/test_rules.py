@@ -65,6 +65,20 @@ def test_every_reference_to_a_rule_leads_to_its_heading() -> None:
     assert cited > 100, "the pattern finds references"
 
 
+PAPERS = re.compile(r"\b(?:SPEC|DESIGN|HOUSE|EVIDENCE)\b")
+"""Names of papers that a reader of this repository does not have."""
+
+
+def test_nothing_is_cited_that_is_no_part_of_the_repository() -> None:
+    """Code, tests and pages say the claim itself, or name the rule of docs/rules.md."""
+    cited = {
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in CITING
+        for found in PAPERS.finditer(path.read_text(encoding="utf-8"))
+    }
+    assert {where.partition(":")[0] for where in cited} == {"tests/docs/test_rules.py"}, "this file, and no other"
+
+
 def test_the_rules_are_numbered_in_order() -> None:
     numbers = re.findall(rf"^#{{2,3}} Rule ({NUMBER}) ", RULES, re.MULTILINE)
     assert numbers == sorted(numbers, key=lambda number: [int(part) for part in number.split(".")])
@@ -116,3 +130,22 @@ def test_the_glossary_is_sorted_and_has_each_word_once() -> None:
     words = [row[0].lower() for row in glossary_rows()]
     assert words == sorted(words)
     assert len(words) == len(set(words))
+
+
+def test_every_word_of_the_glossary_stands_where_its_link_leads() -> None:
+    """In the section that the link names, or on the page, in any form that begins alike."""
+    missing = []
+    for words, _, _, where in glossary_rows():
+        found = re.search(r"\(([\w.-]+)(?:#([^)]+))?\)", where)
+        assert found
+        text = (ROOT / "docs" / found[1]).read_text(encoding="utf-8")
+        if found[2]:
+            headings = list(re.finditer(r"^#+ .+$", text, re.MULTILINE))
+            at = anchors(text).index(found[2])
+            level = len(headings[at][0].partition(" ")[0])
+            ends = [h.start() for h in headings[at + 1 :] if len(h[0].partition(" ")[0]) <= level]
+            text = text[headings[at].start() : ends[0] if ends else None]
+        stems = [re.sub(r"[ey]$", "", word) for word in words.split(", ")]
+        if not any(re.search(rf"\b{stem}", " ".join(text.split()), re.IGNORECASE) for stem in stems):
+            missing.append(f"{words}: {where}")
+    assert missing == []

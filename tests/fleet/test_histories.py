@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -19,9 +20,9 @@ import msgspec
 import pytest
 
 import sickbay.router.client
-from paths import SUPPORT
+from paths import ROOT, SUPPORT
 from sim import virtual
-from sim.faults import FAULTS_WANTED
+from sim.faults import AWAITS, FAULTS_WANTED
 from sim.history import run
 from sim.run import MANY, RULES, Sum, main, run_many
 from sim.virtual import VirtualLoop, bound
@@ -38,6 +39,16 @@ def test_whatever_goes_wrong_the_rules_hold(first: int) -> None:
     found = run_many(range(first, min(first + TOGETHER, SEEDS.stop)))
     print(found)
     assert not found.broken, str(found)
+
+
+def test_every_function_in_which_a_projector_is_killed_exists() -> None:
+    """`AWAITS` names functions of the product in text, which a rename would leave behind."""
+    defined = [
+        f"{path.name}:{name}"
+        for path in (ROOT / "services").rglob("*.py")
+        for name in re.findall(r"async def (\w+)", path.read_text(encoding="utf-8"))
+    ]
+    assert [name for name in AWAITS if not any(name in site for site in defined)] == []
 
 
 def test_many_histories_in_which_something_never_happened_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,8 @@ def test_what_the_refused_calls_would_have_told_is_withheld_from_the_folds() -> 
 
 
 def test_a_call_that_began_before_the_hold_is_not_refused() -> None:
-    """By `seen_seq` where there is one, by its length where not; of a call without a length the result is unsure."""
+    """Rule 4, After: by `seen_seq` where there is one, by its length where not; of a call without a length the
+    result is unsure."""
     log = Log(TARGET)
     recorded = [log.outcome("model_unavailable", at_s=n, took_ms=10, replica=f"r{n}") for n in range(2)]
     recorded += [

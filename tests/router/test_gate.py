@@ -177,7 +177,7 @@ def test_a_loopback_provider_is_this_machines_own() -> None:
 
 
 def test_before_the_first_message_the_wall_clock_counts_and_it_is_stale() -> None:
-    """A gate that has heard nothing lets pass and says so."""
+    """A gate that has heard nothing lets pass and says so (Rule 5.3)."""
     mirror = View()
     overlay = Overlay(now_ms=mirror.now_ms, cluster=mirror.entries)
     gate = Gate(mirror, overlay)
@@ -190,7 +190,7 @@ def test_before_the_first_message_the_wall_clock_counts_and_it_is_stale() -> Non
 
 
 def test_an_old_mirror_goes_on_holding_and_says_stale_with_its_age() -> None:
-    """With NATS gone the last known holds stand."""
+    """With NATS gone the last known holds stand (Rule 5.3)."""
     sb = standalone()
     sb.hold(TARGET, for_s=600)
     sb._now_s += 10

@@ -1,4 +1,4 @@
-"""Through every outage: acknowledged and lost = 0, stored twice = 0, and `queued_ms` is true (DESIGN, the reporter)."""
+"""Through every outage: acknowledged and lost = 0, stored twice = 0, and `queued_ms` is true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folds a seeded history in a process of its own and prints what came of it; see test_replay.py."""
+"""Folds a seeded history in a process of its own and prints what came of it; see tests/log/test_folding.py."""
 
 from __future__ import annotations
 

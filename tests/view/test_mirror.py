@@ -270,7 +270,8 @@ async def test_the_policy_in_force_is_taken_up(nats_server: NatsServer, writer: 
 
 
 async def test_age_counts_from_the_last_live_checkpoint(nats_server: NatsServer, writer: ViewWriter) -> None:
-    """A dead projector shows: the age grows though the feed stands; one that only catches up does not count."""
+    """Rule 5.3: the age grows though the feed stands, so a dead projector shows; one that only catches up counts as
+    dead."""
     async with mirror_on(nats_server.url) as mirror:
         async with writer.signing(0.1):
             await until(lambda: not mirror.is_stale)

@@ -25,7 +25,7 @@ def is_leased(case: FoldContext, rule: str, began_seq: int) -> bool:
 
 
 def is_after(case: FoldContext, rule: str, state: ScopeState) -> bool:
-    """The rule After: whether the call began knowing the newest hold of this rule, or the newest clear."""
+    """Rule 4, After: whether the call began knowing the newest hold of this rule, or the newest clear."""
     if state.holds is None and state.past is None and not state.cleared_seq:
         return True
     hold: Hold | Past | None = (state.holds or {}).get(rule) or (state.past or {}).get(rule)

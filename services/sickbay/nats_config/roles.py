@@ -144,7 +144,7 @@ SERVICES: Final = Role(
         "$JS.API.DIRECT.GET.*.>",
         *(f"$JS.API.STREAM.CREATE.{stream}" for stream in _STREAMS),
         f"$JS.API.STREAM.PURGE.{SNAPSHOTS_STREAM}",
-        # What makes NATS pass acts on to the log again (projector/acts.py); it changes nothing that is stored.
+        # What makes NATS pass acts on to the log again (control/lag.py); it changes nothing that is stored.
         f"$JS.API.STREAM.LEADER.STEPDOWN.{LOG}",
         *consumers(LOG, CONTROL, TRANSITIONS, DEAD),
         *(f"$JS.API.CONSUMER.DURABLE.CREATE.{stream}.>" for stream in (TRANSITIONS, DEAD)),

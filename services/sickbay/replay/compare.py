@@ -1,4 +1,4 @@
-"""One history under two policies, from a file or the live log (see `sickbay_projections.compare`).
+"""One history under two policies, from a file or the live log (see `sickbay_projections.replay.compare`).
 
 comparing = Comparing(world_of("a.toml"), world_of("none"))
 fold_file(LogFile(Path("last-week.jsonl.zst")), comparing)

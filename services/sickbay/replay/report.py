@@ -46,7 +46,7 @@ def comparison_report(result: Result, lines: Iterable[Sequence[str]], *, source:
     targets = [_target(row, result) for row in shown[:TARGETS_MAX]]
     if len(shown) > TARGETS_MAX:
         targets.append(f'<p class="soft">{len(shown) - TARGETS_MAX} more are not drawn.</p>')
-    template = files("sickbay").joinpath("report.html").read_text(encoding="utf-8")
+    template = files("sickbay.replay").joinpath("report.html").read_text(encoding="utf-8")
     return Template(template).substitute(
         title=escape(f"{heading} · sickbay"),
         heading=escape(heading),

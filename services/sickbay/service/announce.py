@@ -18,8 +18,8 @@ from .asyncapi import Doc, schema_of
 _log = logging.getLogger("sickbay.services")
 Handler: TypeAlias = Callable[..., Awaitable[None]]
 
-ALERTS: Final = "sickbay-alerts"
-"""Queue groups of this name, each a durable consumer: one process gets each event, also after all were down."""
+GROUP: Final = "sickbay-alerts"
+"""The queue groups begin with it, each a durable consumer: one process gets each event, also after all were down."""
 
 
 class Transition(msgspec.Struct, kw_only=True):
@@ -44,7 +44,7 @@ class Transition(msgspec.Struct, kw_only=True):
     numbers: dict[str, int] = {}
 
 
-def subscribe_alerts(broker: NatsBroker) -> None:
+def subscribe_log_lines(broker: NatsBroker) -> None:
     """Subscribers that put transitions and dead letters into the services' own log.
 
     The ack policy is explicit, since FastStream's default drops an event for good when a handler raises.
@@ -53,7 +53,7 @@ def subscribe_alerts(broker: NatsBroker) -> None:
     def subscribe(subject: str, stream: str, name: str, says: str) -> Callable[[Handler], object]:
         return broker.subscriber(
             subject,
-            queue=f"{ALERTS}-{name}",
+            queue=f"{GROUP}-{name}",
             stream=JStream(stream, declare=False),
             config=ConsumerConfig(deliver_policy=DeliverPolicy.NEW),
             ack_policy=AckPolicy.NACK_ON_ERROR,

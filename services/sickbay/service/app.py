@@ -22,7 +22,7 @@ from nats.aio.client import Client
 
 from ..bus.connect import NatsOptions, PermissionDenied, connect_client
 from ..config import Settings
-from .announce import subscribe_alerts
+from .announce import subscribe_log_lines
 from .asyncapi import asyncapi_document, documented, specification
 from .exposition import exposition, refused_scrape
 from .services import CONNECT_TIMEOUT_S, Services
@@ -84,7 +84,7 @@ def make_app(settings: Settings | None = None) -> AsgiFastStream:
         return AsgiResponse(body, 200, {"Content-Type": content_type})
 
     documented(broker)
-    subscribe_alerts(broker)
+    subscribe_log_lines(broker)
     contract = specification(broker)
 
     @get(include_in_schema=False)

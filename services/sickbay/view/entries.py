@@ -25,7 +25,7 @@ from .digest_map import Change
 _log = logging.getLogger("sickbay.mirror")
 
 STALE_S: Final = 3.0
-"""An older answer is called stale; a standby takes over within this time."""
+"""An older answer is called stale (Rule 5.3); a standby takes over within this time."""
 SWEEP_S: Final = 5.0
 """How often expired entries are dropped."""
 SAY_EVERY_S: Final = 60.0
@@ -56,7 +56,7 @@ class View:
     ) -> None:
         self.entries: dict[str, GateEntry] = {}
         self.seq = 0
-        """The largest log sequence seen in an entry or a checkpoint: `seen_seq` of a call that starts now."""
+        """The largest log sequence in an entry or a checkpoint: `seen_seq` of a call that starts (Rule 4, After)."""
         self.policy = Policy()
         self.policy_seq = 0
         self.checkpoint: Checkpoint | None = None
@@ -117,7 +117,7 @@ class View:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the entries are too old to decide by, or were never read."""
+        """Whether what is said of these entries is stale (Rule 5.3): they are old, or nothing was heard yet."""
         return not self.is_heard or self.age_s() > STALE_S
 
     def put(self, key: str, entry: GateEntry | None) -> None:

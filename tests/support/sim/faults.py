@@ -346,10 +346,11 @@ class Faults:
 
 AWAITS: Final = (
     "_read_log", "_load", "seed_policy", "ensure", "read_end", "newest_fit", "fold_lost", "reader.py:_open",
-    "reader.py:close", "_pass", "_tick", "_attend", "acks.py:open", "view_feed.py:open", "view_feed.py:load", "_ensure",
+    "reader.py:close", "_pass", "_tick", "_attend", "publish.py:open", "leases.py:_bury", "view_feed.py:load_all",
+    "_ensure",
     "compare_all", "look_after", "_standing_checkpoint", "claim", "_keep_checkpoint", "transitions.py:take_over",
     "deadletters.py:take_over", "maintenance.py:_take_over", "folded_to", "maintenance.py:_store", "snapshots.py:store",
-    "leases.py:_take_one", "leases.py:_put", "leases.py:_give_back", "leases.py:_standing",
+    "leases.py:_take_one", "leases.py:_put", "leases.py:_give_back", "leases.py:_current",
 )  # fmt: skip
 """Functions of a services process that await something."""
 

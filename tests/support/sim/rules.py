@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .faults import Faults
 
 CLAIM_S: Final = 1.0
-"""How long one successful compare of the checkpoint lets its writer put (DESIGN, the checkpoint decides who writes)."""
+"""How long one successful compare of the checkpoint lets its writer put: the checkpoint decides who writes."""
 SILENT_S: Final = 3.0
 ON_ITS_WAY_S: Final = 0.1
 LEASE_SLACK_S: Final = 1.2
@@ -98,7 +98,8 @@ class Watch:
                 self._claims[client.node] = now_s
                 self._claimed(stream, msgspec.json.decode(message.payload, type=Checkpoint).writer, now_s)
             elif now_s - self._claims.get(client.node, -9.0) > CLAIM_S + ON_ITS_WAY_S:
-                # DESIGN: no put unless one's own checkpoint compare succeeded within the last second.
+                # The checkpoint decides who writes: no put unless one's own
+                # checkpoint compare succeeded within the last second.
                 self._says(f"{client.node.name} put {message.subject} without having claimed the checkpoint")
 
     def _claimed(self, bucket: Stream, writer: str, now_s: float) -> None:
@@ -115,7 +116,7 @@ class Watch:
             and before not in ("", writer)
             and now_s - before_s < SILENT_S - ON_ITS_WAY_S
         ):
-            # DESIGN, One writes: another one's checkpoint is claimed when it has not moved for 3 s.
+            # One writes: another one's checkpoint is claimed when it has not moved for 3 s.
             self._says(f"{writer} took the checkpoint, which {before} had claimed {now_s - before_s:.2f} s before")
         self._writer = (bucket, writer, now_s)
 
