@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
