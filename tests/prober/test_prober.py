@@ -320,8 +320,8 @@ async def test_services_probe_what_nobody_calls_and_leave_alone_what_is_called(
 async def test_a_probe_of_a_held_target_is_its_trial(
     nats_server: NatsServer, nats_client: Client, upstream: Upstream, tmp_path: Path, serve: Start
 ) -> None:
-    """Nothing is asked before a trial of the hold is wanted; then the probe takes the lease that any trial takes, waits while
-    another one has it, and its success ends the hold."""
+    """Nothing is asked before a trial of the hold is wanted; then the probe takes the lease that any trial takes, waits
+    while another one has it, and its success ends the hold."""
     url, policy = nats_server.url, tmp_path / "policy.toml"
     policy.write_text("[rejections]\nhold_s = 60\nfirst_s = 3\n")
     served = serve("--nats", url, "--policy", str(policy)).ready()
