@@ -44,7 +44,8 @@ async def test_what_every_rule_has_counted_is_said_in_plain_words(
         await publish(client, "faulty.test", "m", *["server_error"] * 3, status=500)
         await publish(client, "open.test", "m", *["server_error"] * 5, status=502)
         await publish(client, "busy.test", "m", *["rate_limited"] * 3, status=429)
-        await publish(client, "empty.test", "m", *["ok", "empty_output"] * 5, "ok", "empty_output")
+        await publish(client, "empty.test", "m", "ok", *["empty_output"] * 12)
+        await publish(client, "noisy.test", "m", *["server_error"] * 3, *["ok"] * 6, "server_error", status=500)
         await publish(client, "half.test", "m", "ok", "empty_output", "ok")
         await publish(client, "keys.test#a", "m", *["auth"] * 3, status=401)
         await publish(client, "key.test#a", "m", "auth", status=401)
@@ -56,21 +57,25 @@ async def test_what_every_rule_has_counted_is_said_in_plain_words(
             "open.test m breaker_open",
             "5 x server_error (502)",
             "busy.test m throttled",
-            "3 x rate_limited (429)",
+            "2 x rate_limited (429)",
             "empty.test m degraded",
-            "6 of 12 x empty_output",
+            "12 x empty_output",
             "keys.test#a (the credential) credential",
             "3 x auth (401)",
             "odd.test m: new: odd_page",
         )
         await says(url, "status", wanted=held)
-        faulty = ("health: degraded, faults below the threshold", "3 faults in a row")
-        await says(url, "explain", "faulty.test", "m", wanted=(*faulty, "attempts (3 by r1)", "fault 2 in a row"))
-        await says(url, "explain", "half.test", "m", wanted=("1 bad among 3 answers that could be checked (1 by r1)",))
+        faulty = ("health: degraded, faults below the threshold", "6 of 10 points for faults (3 by r1); 5 in a row hold it")
+        await says(url, "explain", "faulty.test", "m", wanted=(*faulty, "fault: 4 of 10 points"))
+        noisy = "2 of 12 points for faults (1 by r1); this target has got over 3 by itself since yesterday, so 6 in a row"
+        await says(url, "explain", "noisy.test", "m", wanted=(noisy,))
+        opened = ("5 faults and 0 answers (5 by r1); 5 in a row are enough", "breaker not tried yet; the next trial from")
+        await says(url, "explain", "open.test", "m", wanted=opened)
+        await says(url, "explain", "half.test", "m", wanted=("2 of 36 points for bad answers (1 by r1); 12 in a row",))
         await says(url, "explain", "key.test#a", "m", wanted=("1 refusals of the credential lately",))
         await says(url, "explain", "idle.test", "m", wanted=("health: live (upstream unverified), by its liveness",))
         await says(url, "explain", "odd.test", "m", wanted=("warning", "new: odd_page"))
-        await says(url, "explain", "empty.test", "m", wanted=("last good answer", "5 bad of 10 that"))
+        await says(url, "explain", "empty.test", "m", wanted=("last good answer", "bad answer: 33 of 36 points"))
     finally:
         await client.close()
     assert (await asyncio.to_thread(served.end))[0] == 0
