@@ -33,8 +33,8 @@ from sickbay_events import (
 from sickbay_events.codec import derived_id
 from sickbay_events.lease_wire import SUBJECT as TRIAL_SUBJECT
 from sickbay_events.lease_wire import LeaseName, TrialAnswer, TrialAsk
-from sickbay_events.view import CHECKPOINT_KEY, Checkpoint, HoldView
 from sickbay_events.outcome import Lease
+from sickbay_events.view import CHECKPOINT_KEY, Checkpoint, HoldView
 from sickbay_projections import Fleet, Recorded
 
 from .client import SimClient
