@@ -64,7 +64,7 @@ TIMES: Final[dict[str, Any]] = {
     "breaker": {"first_s": 0.5, "trial_every_s": 1.5, "hold_s": 3.0, "cap_s": 12.0, "impatience_s": 0.5,
                 "spread_s": 10.0, "retry_after_cap_s": 20.0},
     "degraded": {"consecutive": 5, "first_s": 0.5, "trial_every_s": 1.5, "hold_s": 3.0, "cap_s": 12.0},
-    "witnesses": {"good_answer_s": 12.0, "heard_s": 15.0},
+    "witnesses": {"good_answer_s": 3.0, "heard_s": 15.0},
     "evidence": {"record_s": 20.0, "window_s": 20.0, "same_request_s": 5.0, "took_s": 3.0, "forget_s": 15.0,
                  "probation_s": 120.0},
     "ramp": {"part": 4, "max_s": 3.0, "replicas": 3},
