@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from points_model import BAD, EVIDENCE, FAULTS, NEUTRAL, PLACES, REJECTIONS, TARGET, THROTTLES, Naive
+from points_model import BAD, SCORED, FAULTS, NEUTRAL, PLACES, REJECTIONS, TARGET, THROTTLES, Naive
 from sickbay_events import CallAnswered, CallOutcome, Lease, Override
 from sickbay_events.derived import Released, TargetHeld, WarningRaised
 from sickbay_events.names import untoken
@@ -115,7 +115,7 @@ def check(fleet: Fleet, naive: Naive, now_ms: int) -> None:
             view = shown[rule]
             found = (view.began_seq, view.n, view.end_ms, view.trial_from_ms, view.by, view.last)
             assert found == (hold["seq"], hold["n"], hold["end_ms"], hold["trial_ms"], hold["by"], hold["last"]), rule
-        for name in EVIDENCE:
+        for name in SCORED:
             slot, score = (node.state.points or {}).get(name), naive.scores[place, name]
             assert (slot.points if slot else 0, slot.top if slot else 0) == (score.points, score.top), name
             if slot is not None:

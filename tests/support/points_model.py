@@ -14,7 +14,7 @@ TARGET = Target("h#a", "m")
 MINUTE_MS, HOUR_MS, HALF_DAY_MS = 60_000, 3_600_000, 43_200_000
 TEN_MIN_MS = 10 * MINUTE_MS
 #            rule, points of a failure, needed, above at most, first trial, trials at most every
-EVIDENCE = {
+SCORED = {
     "strikes": ("quarantine", 1, 2, 15, 1_000, 12_000),
     "throttles": ("throttle", 1, 2, 30, 2_000, 5_000),
     "faults": ("breaker", 2, 5, 15, 2_000, 8_000),
@@ -67,7 +67,7 @@ class Naive:
         self.heard: dict[str, int] = {}
         self.good: dict[str, int] = {}
         self.clean: dict[str, int] = {}
-        self.scores = {(place, name): Score() for place in PLACES for name in EVIDENCE}
+        self.scores = {(place, name): Score() for place in PLACES for name in SCORED}
         self.holds: dict[tuple[str, str], dict[str, Any]] = {}
         self.names: dict[tuple[str, str], tuple[int, int]] = {}
         """(place, rule) -> name and end of a hold that is over."""
@@ -119,7 +119,7 @@ class Naive:
             self.sample()
 
     def one(self, place: str, name: str, *, answer: bool, failure: bool) -> None:
-        hold = self.holds.get((place, EVIDENCE[name][0]))
+        hold = self.holds.get((place, SCORED[name][0]))
         if failure:
             self.failed(place, name)
         elif not answer:
@@ -207,7 +207,7 @@ class Naive:
         score.steps += 1
         score.seen.append(("answered", self.replica, self.now_ms, False))
         if not score.points:
-            failures = (score.top + EVIDENCE[name][1] - 1) // EVIDENCE[name][1]
+            failures = (score.top + SCORED[name][1] - 1) // SCORED[name][1]
             if failures >= 2 and not score.told:
                 score.over.append((self.now_ms // HALF_DAY_MS, failures))
             score.drop()
@@ -218,7 +218,7 @@ class Naive:
 
     def failed(self, place: str, name: str, needed: int = 0, life_ms: int = TEN_MIN_MS, whose: str = "ask") -> None:
         """`needed`: without a record; below 0 whatever the record."""
-        rule, weight, k, above_max, _, _ = EVIDENCE[name]
+        rule, weight, k, above_max, _, _ = SCORED[name]
         score, hold = self.scores[place, name], self.holds.get((place, rule))
         if not self.is_after(place, rule):
             return
@@ -273,7 +273,7 @@ class Naive:
             return most
         if not score.told:
             score.told = True
-            self.told.append(("alone", place, EVIDENCE[name][0], most))
+            self.told.append(("alone", place, SCORED[name][0], most))
             if name != "throttles":
                 self.told.append(("suspect", place, most))
         return None
@@ -307,12 +307,12 @@ class Naive:
 
     def distance_ms(self, name: str, n: int, first_ms: int, every_ms: int) -> int:
         held_ms = min(120_000, (self.now_ms - first_ms) // (20 if self.overlay else 60))
-        return min(max(every_ms, held_ms), EVIDENCE[name][4] << min(max(0, n - 3), 20))
+        return min(max(every_ms, held_ms), SCORED[name][4] << min(max(0, n - 3), 20))
 
     def begin(
         self, place: str, name: str, old: dict[str, Any] | None, by: str, last: str = "", took_ms: int = 0
     ) -> None:
-        rule, _, _, _, _, every_s = EVIDENCE[name]
+        rule, _, _, _, _, every_s = SCORED[name]
         score, now_ms = self.scores[place, name], self.now_ms
         n, first_ms, every_ms, points = 1, now_ms, 0, score.points
         if old is not None:
@@ -362,7 +362,7 @@ class Naive:
         self.begin(place, name, hold, self.replica if is_alone else "", last, self.took_ms)
 
     def told_nothing(self, place: str, name: str) -> None:
-        hold = self.holds.get((place, EVIDENCE[name][0]))
+        hold = self.holds.get((place, SCORED[name][0]))
         if hold is None or not self.is_leased(hold):
             return
         if hold["trial_ms"]:
@@ -378,7 +378,7 @@ class Naive:
                 self.told.append(("held", place, hold["rule"], self.seq, end_ms))
 
     def end(self, place: str, name: str) -> None:
-        rule, weight, _, _, _, _ = EVIDENCE[name]
+        rule, weight, _, _, _, _ = SCORED[name]
         hold, score = self.holds[place, rule], self.scores[place, name]
         failures = hold["score"] // weight
         score.drop()
@@ -421,7 +421,7 @@ class Naive:
             del self.holds[key]
         for key in [key for key in self.names if key[0] == "model"]:
             del self.names[key]
-        for name in EVIDENCE:
+        for name in SCORED:
             self.scores["model", name] = Score()
         self.ramp.pop("model", None)
         self.cleared = (seq, now_ms)

@@ -371,7 +371,7 @@ class Walk:
                 knew = leased or (event.seen_seq is not None and was.began_seq <= event.seen_seq < seq)
                 stands = now is not None and now.began_seq == was.began_seq and now_ms < now.over_ms
                 if group == "success" and knew and stands and was.rule != "degraded":
-                    # Rule 4.0, End: an answer after the hold, leased or not.
+                    # Rule 4.0, The end: an answer after the hold, leased or not.
                     self._says(seq, f"{event!r} is after {was!r} of {key} and does not end it")
                 if leased and was.by in ("", recorded.replica) and was.trial_from_ms:
                     at_ms = began_ms - int(event.queued_ms or 0)
@@ -381,7 +381,7 @@ class Walk:
                 if leased and stands and not tells and now is not None and was.trial_from_ms:
                     least_ms = began_ms + distance_ms(was.rule, was.n)
                     if now.trial_from_ms < least_ms and now_ms < now.end_ms:
-                        # Rule 4.0, Trial that tells nothing of its rule.
+                        # Rule 4.0, Trials, one that tells nothing of its rule.
                         self._says(seq, f"{was!r} of {key} wants its next trial as if {event!r} had been none: {now!r}")
 
     # What moved.
@@ -484,7 +484,7 @@ class Walk:
             self._says(seq, f"{held} {fault}")
 
     def _check_trial(self, held: TargetHeld, event: Event, name: Name, now_ms: int, *, trial: bool) -> None:
-        """Rule 4.0, Begin: when the next trial is wanted, and that one's failed trial says nothing of the others."""
+        """Rule 4.0 (begin): when the next trial is wanted, and that one's failed trial says nothing of the others."""
         if not isinstance(event, CallOutcome | ProbeResult):
             return
         entry = self.fleet.entry(held.scope.key)
