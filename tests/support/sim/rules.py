@@ -153,13 +153,15 @@ class Watch:
                 self._says(f"{name} was refused to {ask.replica}, {now_s - put_s:.1f} s after anybody had it")
 
     def _stands(self, name: LeaseName) -> bool:
-        """Whether the hold is before its end, where a trial need not be wanted."""
+        """Whether the hold is before its end, where a trial need not be wanted, or has a newer name."""
         for process in self.faults.world.processes:
             if process.projector is None:
                 continue
             entry = process.projector.fleet.entry(name.scope)
             slack_ms = 1_000 + 31_000 * bool(self.faults.counts["clock step in the log"])
             for hold in entry.holds if entry is not None else ():
+                if hold.rule == name.rule and hold.began_seq > name.began_seq:
+                    return True
                 if (hold.rule, hold.began_seq) == (name.rule, name.began_seq):
                     return process.node.ask(process.projector.now_ms) < hold.end_ms + slack_ms
         return False
