@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rules import alone
 from sickbay_events import CallAnswered, CallOutcome, Lease, Policy, Released, Target, TargetHeld
 from sickbay_projections import Fleet, Recorded
 
@@ -20,7 +21,7 @@ REJECTIONS = ("model_unavailable", "permission_model")
 ANSWERS = ("ok", "answered", "empty_output", "malformed_output", "mangled_output")
 NEUTRAL = ("bad_request", "unknown", "content_filter")
 OTHERS = ("server_error", "rate_limited", "auth")
-ALONE = Policy.from_data({"shadow": {"rules": ["throttle", "breaker", "degraded", "credential"]}})
+ALONE = Policy.from_data(alone("quarantine"))
 """Other rules are folded and told, and change no decision."""
 
 

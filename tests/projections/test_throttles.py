@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from zlib import crc32
 
 import pytest
 
-from sickbay_events import KINDS, CallsRefused, Kind, Policy, Scope, Target
-from sickbay_projections import Fleet, Recorded
+from rules import CREDENTIAL, LIMITED, MS, OTHER, TARGET, alone, crowd, only, throttled
+from sickbay_events import KINDS, Kind, Policy, Scope, Target
+from sickbay_projections import Fleet
 from sickbay_projections.rules.columns import TABLE
-from sickbay_projections.testing import Log, Story, given, held, released
+from sickbay_projections.testing import Log, given, held, released
 
-TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")
-OTHER = Target("openrouter.ai#team-a", "other/model")
-CREDENTIAL = Scope("openrouter.ai", "team-a")
-LIMITED: Kind = "rate_limited"
-HOUR_S = 3600.0
-MS = 0.001
-ALONE: dict[str, Any] = {"shadow": {"rules": ["quarantine", "breaker", "degraded", "credential"]}}
-"""Other rules are folded and told, and change no decision."""
+ALONE = alone("throttle")
+only_throttle = partial(only, rule="throttle")
 
 
 @pytest.fixture
 def log() -> Log:
     return Log(TARGET)
-
-
-def throttled(log: Log, hint_s: float | None = None, *, target: Target | None = None, **policy: Any) -> Story:
-    """Three throttles of two replicas at 0, 1 and 2 s, the last with the hint: held by sequence 3 from 2 s."""
-    found = [log.outcome(LIMITED, at_s=n, replica=f"r{n % 2}", target=target) for n in range(2)]
-    found.append(log.outcome(LIMITED, at_s=2, replica="r2", retry_after_s=hint_s, status=429, target=target))
-    return given(*found, policy=Policy.from_data(policy))
-
-
-def only(story: Story) -> Story:
-    """Look at what the throttle told, whatever other folds said of the same outcome."""
-    story.derived = [event for event in story.derived if event.rule == "throttle"]
-    return story
-
-
-def crowd(log: Log, count: int, *, at_s: float = -30.0) -> list[Recorded]:
-    """So many replicas are heard of, and nothing else."""
-    return [
-        log.event(CallsRefused(count=1, rule="operator"), at_s=at_s, replica=f"crowd-{n}", target=OTHER)
-        for n in range(count)
-    ]
 
 
 def own_ms(hint_ms: int, replica: str, seq: int) -> int:
@@ -198,7 +173,7 @@ def test_what_each_kind_does_to_a_pending_count(log: Log, kind: Kind) -> None:
     target = TARGET if kind != "quota" else None
     scope = "model" if kind in (LIMITED, "quota") else None
     story = given(log.outcome(LIMITED, at_s=0), log.outcome(LIMITED, at_s=1), policy=Policy.from_data(ALONE))
-    only(story.when(log.outcome(kind, at_s=2, replica="r2", target=target, scope=scope)))
+    only_throttle(story.when(log.outcome(kind, at_s=2, replica="r2", target=target, scope=scope)))
     cell = TABLE[KINDS[kind].group].throttle
     if cell == "holds":
         story.then(held("throttle", scope=TARGET.scope, kind=kind))
@@ -209,7 +184,7 @@ def test_what_each_kind_does_to_a_pending_count(log: Log, kind: Kind) -> None:
     assert document["throttles"] == {"ends": 0, "none": 2}[cell]
     # An answer counts for ten seconds more: only a damaged one is cleared and forgotten.
     expected = [held("throttle")] if cell == "none" else []
-    only(story.when(log.outcome(LIMITED, at_s=3, replica="r1"))).then(*expected)
+    only_throttle(story.when(log.outcome(LIMITED, at_s=3, replica="r1"))).then(*expected)
 
 
 def test_what_waited_longer_than_the_window_is_statistics(log: Log) -> None:
@@ -261,7 +236,7 @@ def test_the_scope_is_as_classified_and_a_provider_without_alias_has_no_credenti
     story = given(
         *(log.outcome(kind, at_s=n, scope=scope, target=target, replica=f"r{n % 2}") for n in range(3)), policy=policy
     )
-    assert {event.scope.name for event in only(story).derived} == {holds}
+    assert {event.scope.name for event in only_throttle(story).derived} == {holds}
     story.then_decision(target, log.ms(3), allowed=False, reason="throttled")
     story.then_decision(sibling, log.ms(3), allowed=holds == "model")
     story.then_decision(Target("openrouter.ai#team-b", "a"), log.ms(3), allowed=True)

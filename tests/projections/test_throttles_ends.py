@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from sickbay_events import KINDS, CallsRefused, Kind, Lease, Policy, ProbeResult, Released, Scope, Target, TargetHeld
-from sickbay_projections import Fleet, Recorded
+from rules import HOUR_S, LIMITED, MS, OTHER, TARGET, alone, crowd, only, throttled
+from sickbay_events import KINDS, Kind, Lease, ProbeResult, Released, Scope, Target, TargetHeld
+from sickbay_projections import Fleet
 from sickbay_projections.rules.columns import TABLE
 from sickbay_projections.rules.ramp import in_from_ms
 from sickbay_projections.testing import Log, Story, given, held, released
 
-TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")
-OTHER = Target("openrouter.ai#team-a", "other/model")
-CREDENTIAL = Scope("openrouter.ai", "team-a")
-LIMITED: Kind = "rate_limited"
-HOUR_S = 3600.0
-MS = 0.001
-ALONE: dict[str, Any] = {"shadow": {"rules": ["quarantine", "breaker", "degraded", "credential"]}}
-"""Other rules are folded and told, and change no decision."""
+ALONE = alone("throttle")
+only_throttle = partial(only, rule="throttle")
 
 
 @pytest.fixture
 def log() -> Log:
     return Log(TARGET)
-
-
-def throttled(log: Log, hint_s: float | None = None, *, target: Target | None = None, **policy: Any) -> Story:
-    """Three throttles of two replicas at 0, 1 and 2 s, the last with the hint: held by sequence 3 from 2 s."""
-    found = [log.outcome(LIMITED, at_s=n, replica=f"r{n % 2}", target=target) for n in range(2)]
-    found.append(log.outcome(LIMITED, at_s=2, replica="r2", retry_after_s=hint_s, status=429, target=target))
-    return given(*found, policy=Policy.from_data(policy))
-
-
-def only(story: Story) -> Story:
-    """Look at what the throttle told, whatever other folds said of the same outcome."""
-    story.derived = [event for event in story.derived if event.rule == "throttle"]
-    return story
-
-
-def crowd(log: Log, count: int, *, at_s: float = -30.0) -> list[Recorded]:
-    """So many replicas are heard of, and nothing else."""
-    return [
-        log.event(CallsRefused(count=1, rule="operator"), at_s=at_s, replica=f"crowd-{n}", target=OTHER)
-        for n in range(count)
-    ]
 
 
 # -- growth and ends -----------------------------------------------------------------------------------
@@ -76,7 +51,7 @@ def test_doubling_stops_at_the_cap(log: Log) -> None:
     story, at_s, found = given(), 0.0, list[float]()
     for _ in range(6):
         story.when(log.outcome("quota", at_s=at_s, retry_after_s=5400, seen_seq=log.seq))
-        found.append((getattr(only(story).derived[0], "end_ms", 0) - log.ms(at_s)) / 1000)
+        found.append((getattr(only_throttle(story).derived[0], "end_ms", 0) - log.ms(at_s)) / 1000)
         at_s += 30_000
     assert found == [5400, 10_800, 21_600, 21_600, 21_600, 21_600]
 
@@ -146,7 +121,9 @@ def test_it_ends_to_the_millisecond_and_leaves_no_probation(log: Log) -> None:
 def test_what_each_kind_does_as_a_call_after_the_hold(log: Log, kind: Kind, at_s: float) -> None:
     """The column `throttle` cell by cell, before the end and in the ramp after it."""
     story = throttled(log, 10, **ALONE)
-    only(story.when(log.outcome(kind, at_s=at_s, seen_seq=3, replica="r1", scope=_scope(kind), retry_after_s=10)))
+    only_throttle(
+        story.when(log.outcome(kind, at_s=at_s, seen_seq=3, replica="r1", scope=_scope(kind), retry_after_s=10))
+    )
     cell, before_end = TABLE[KINDS[kind].group].throttle, at_s < 12
     if cell == "ends" and before_end:
         story.then(released("throttle", began_seq=3, end_ms=log.ms(12), by="success", cause_seq=4))
@@ -159,7 +136,7 @@ def test_what_each_kind_does_as_a_call_after_the_hold(log: Log, kind: Kind, at_s
     # Only an answer ends the doubling; three more throttles say which number the next hold has.
     if cell != "holds" or not before_end:
         later = [log.outcome(LIMITED, at_s=100 + n, replica="r1", seen_seq=4, retry_after_s=10) for n in range(3)]
-        only(story.when(*later))
+        only_throttle(story.when(*later))
         nth = {"ends": 0, "none": 1, "holds": 2 if kind == "quota" else 1}[cell]
         story.then(held("throttle", end_ms=log.ms(102 + 10 * 2**nth)))
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rules import alone
 from sickbay_events import CallAnswered, CallOutcome, Lease, Policy, Released, Target, TargetHeld
 from sickbay_projections import Fleet, Recorded
 
@@ -18,7 +19,7 @@ HOUR_MS = 3_600_000
 MODELS = (Target("h#a", "m"), Target("h#a", "n"))
 CREDENTIAL = MODELS[0].keys[1]
 RULES = ("throttle", "credential")
-ALONE = Policy.from_data({"shadow": {"rules": ["quarantine", "breaker", "degraded"]}})
+ALONE = Policy.from_data(alone("throttle", "credential"))
 GOOD = ("ok", "answered")
 ANSWERS = (*GOOD, "empty_output")
 NEUTRAL = ("bad_request", "unknown")
