@@ -107,7 +107,7 @@ def _address(base: str) -> tuple[str | None, int | None, str]:
             parts = urlsplit(base)
             host, port, query = parts.hostname or "", parts.port, parts.query
         except ValueError:
-            host, port, query = "", None, ""
+            raise _refused("provider", base) from None  # its text repeats what may be a key
         if not host:
             raise _refused("provider", base)
         if port is None and parts.scheme.lower() == "http":

@@ -65,11 +65,19 @@ async def test_what_every_rule_has_counted_is_said_in_plain_words(
             "odd.test m: new: odd_page",
         )
         await says(url, "status", wanted=held)
-        faulty = ("health: degraded, faults below the threshold", "6 of 10 points for faults (3 by r1); 5 in a row hold it")
+        faulty = (
+            "health: degraded, faults below the threshold",
+            "6 of 10 points for faults (3 by r1); 5 in a row hold it",
+        )
         await says(url, "explain", "faulty.test", "m", wanted=(*faulty, "fault: 4 of 10 points"))
-        noisy = "2 of 12 points for faults (1 by r1); this target has got over 3 by itself since yesterday, so 6 in a row"
+        noisy = (
+            "2 of 12 points for faults (1 by r1); this target has got over 3 by itself since yesterday, so 6 in a row"
+        )
         await says(url, "explain", "noisy.test", "m", wanted=(noisy,))
-        opened = ("5 faults and 0 answers (5 by r1); 5 in a row are enough", "breaker not tried yet; the next trial from")
+        opened = (
+            "5 faults and 0 answers (5 by r1); 5 in a row are enough",
+            "breaker not tried yet; the next trial from",
+        )
         await says(url, "explain", "open.test", "m", wanted=opened)
         await says(url, "explain", "half.test", "m", wanted=("2 of 36 points for bad answers (1 by r1); 12 in a row",))
         await says(url, "explain", "key.test#a", "m", wanted=("1 refusals of the credential lately",))

@@ -50,7 +50,7 @@ def test_links_of_the_page_on_a_package_index_are_whole(metadata: Message) -> No
     assert [link for link in links if not link.startswith("https://")] == []
     bases = [url for name, url in (row.split(", ") for row in metadata.get_all("Project-URL", [])) if name == "Source"]
     for link in links:
-        kind, _, name = link.removeprefix(f"{bases[0]}/").partition("/main/")
+        kind, _, name = link.partition("#")[0].removeprefix(f"{bases[0]}/").partition("/main/")
         assert (kind, (ROOT / name).exists()) == ("raw" if "/images/" in link else "blob", True), link
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rules import alone
 from sickbay_events import KINDS, CallsRefused, Kind, Lease, Policy, ProbeResult, Scope, Target
 from sickbay_projections import Fleet
 from sickbay_projections.rules.columns import TABLE
@@ -16,7 +17,7 @@ OTHER = Target("openrouter.ai#team-a", "other/model")
 CREDENTIAL = Scope("openrouter.ai", "team-a")
 HOUR_S = 3600.0
 MS = 0.001
-ALONE = Policy.from_data({"shadow": {"rules": ["quarantine", "throttle", "breaker", "degraded"]}})
+ALONE = Policy.from_data(alone("credential"))
 """Other rules are folded and told, and change no decision."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from points_model import BAD, SCORED, FAULTS, NEUTRAL, PLACES, REJECTIONS, TARGET, THROTTLES, Naive
+from points_model import BAD, FAULTS, NEUTRAL, PLACES, REJECTIONS, SCORED, TARGET, THROTTLES, Naive
 from sickbay_events import CallAnswered, CallOutcome, Lease, Override
 from sickbay_events.derived import Released, TargetHeld, WarningRaised
 from sickbay_events.names import untoken

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rules import alone
 from sickbay_events import KINDS, CallOutcome, Kind, Lease, Policy, ProbeResult, Target
 from sickbay_projections.rules.columns import TABLE
 from sickbay_projections.testing import Log, Story, given, held, released
@@ -12,7 +13,7 @@ TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")
 GONE: Kind = "model_unavailable"
 HOUR_S = 3600.0
 MS = 0.001
-ALONE = Policy.from_data({"shadow": {"rules": ["throttle", "breaker", "degraded", "credential"]}})
+ALONE = Policy.from_data(alone("quarantine"))
 """Other rules are folded and told, and change no decision."""
 
 

@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from zlib import crc32
 
 import pytest
 
-from sickbay_events import KINDS, CallsRefused, Kind, Lease, Policy, ProbeResult, Released, Scope, Target, TargetHeld
-from sickbay_projections import Fleet, Recorded
+from rules import CREDENTIAL, LIMITED, MS, OTHER, TARGET, alone, crowd, limited, only, throttled
+from sickbay_events import KINDS, Kind, Lease, Policy, ProbeResult, Released, Scope, Target, TargetHeld
+from sickbay_projections import Fleet
 from sickbay_projections.rules.columns import TABLE
 from sickbay_projections.testing import Log, Story, given, held, released
 
-TARGET = Target("openrouter.ai#team-a", "z-ai/glm-5.3")
-OTHER = Target("openrouter.ai#team-a", "other/model")
-CREDENTIAL = Scope("openrouter.ai", "team-a")
-LIMITED: Kind = "rate_limited"
-HOUR_S, MS = 3600.0, 0.001
-ALONE: dict[str, Any] = {"shadow": {"rules": ["quarantine", "breaker", "degraded", "credential"]}}
-"""Other rules are folded and told, and change no decision."""
+ALONE = alone("throttle")
+only_throttle = partial(only, rule="throttle")
 
 
 @pytest.fixture
 def log() -> Log:
     return Log(TARGET)
-
-
-def limited(log: Log, count: int, at_s: float = 0, **fields: Any) -> list[Recorded]:
-    """Each knew all that was before it."""
-    return [log.outcome(LIMITED, at_s=at_s, **{"seen_seq": log.seq, **fields}) for _ in range(count)]
-
-
-def throttled(log: Log, hint_s: float | None = None, *, target: Target | None = None, **policy: Any) -> Story:
-    """Two throttles of two replicas at 1 and 2 s, the last with the hint: held by sequence 2 from 2 s."""
-    found = limited(log, 1, 1, replica="r1", target=target)
-    found += limited(log, 1, 2, replica="r2", retry_after_s=hint_s, status=429, target=target)
-    return given(*found, policy=Policy.from_data(policy))
-
-
-def only(story: Story) -> Story:
-    """Look at what the throttle told, whatever other folds said of the same outcome."""
-    story.derived = [event for event in story.derived if event.rule == "throttle"]
-    return story
-
-
-def crowd(log: Log, count: int, *, at_s: float = -30.0) -> list[Recorded]:
-    """So many replicas are heard of, and nothing else."""
-    return [
-        log.event(CallsRefused(count=1, rule="operator"), at_s=at_s, replica=f"crowd-{n}", target=OTHER)
-        for n in range(count)
-    ]
 
 
 def own_ms(hint_ms: int, replica: str, seq: int) -> int:
@@ -253,7 +224,7 @@ def test_what_each_kind_does_to_a_pending_throttle(log: Log, kind: Kind) -> None
     """The column `throttles`, cell by cell."""
     scope = "model" if kind in (LIMITED, "quota") else None
     story = given(*limited(log, 1), policy=Policy.from_data(ALONE))
-    only(story.when(log.outcome(kind, at_s=2, replica="r2", scope=scope)))
+    only_throttle(story.when(log.outcome(kind, at_s=2, replica="r2", scope=scope)))
     cell = TABLE[KINDS[kind].group].throttles
     story.then(*([held("throttle", scope=TARGET.scope, kind=kind)] if cell == "failure" else []))
     assert points(story) == {"answer": 0, "none": 1, "failure": 0}[cell]
@@ -299,7 +270,7 @@ def test_the_scope_is_as_classified_and_a_provider_without_alias_has_no_credenti
     story = given(
         *(log.outcome(kind, at_s=n, scope=scope, target=target, replica=f"r{n % 2}") for n in range(2)), policy=policy
     )
-    assert {event.scope.name for event in only(story).derived} == {holds}
+    assert {event.scope.name for event in only_throttle(story).derived} == {holds}
     story.then_decision(target, log.ms(2), allowed=False, reason="throttled")
     story.then_decision(sibling, log.ms(2), allowed=holds == "model")
     story.then_decision(Target("openrouter.ai#team-b", "a"), log.ms(2), allowed=True)
@@ -351,7 +322,7 @@ def test_doubling_stops_at_the_cap(log: Log) -> None:
     for _ in range(6):
         trial = [Lease("throttle", log.seq)]
         story.when(log.outcome("quota", at_s=at_s, retry_after_s=5400, trial=trial))
-        found.append((getattr(only(story).derived[0], "end_ms", 0) - log.ms(at_s)) / 1000)
+        found.append((getattr(only_throttle(story).derived[0], "end_ms", 0) - log.ms(at_s)) / 1000)
         at_s += 3000
     assert found[:3] == [5400, 10_800, 21_600] and found[-1] == 21_600
 
