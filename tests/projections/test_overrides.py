@@ -150,6 +150,16 @@ def test_a_clear_of_one_scope_leaves_wider_ones_and_siblings_alone(log: Log) -> 
     story.then_decision(OTHER, log.ms(4), allowed=False, reason="quarantined")
 
 
+def test_a_cleared_scope_notes_a_later_wide_clear_in_its_entry(log: Log) -> None:
+    story = given(log.override("clear", at_s=0, scope=CREDENTIAL), log.override("clear", at_s=1, scope=HOST))
+    story.fleet.take_changed()
+    story.when(log.outcome("ok", at_s=2))
+    assert CREDENTIAL.key in story.fleet.take_changed()
+    entry = story.fleet.entry(CREDENTIAL.key)
+    assert entry is not None
+    assert (entry.cleared_seq, entry.seq) == (2, 3), "what a reader keeps is what the state says"
+
+
 def test_a_record_made_after_a_wide_clear_stands(log: Log) -> None:
     story = given(*rejected_twice(log), log.override("clear", at_s=2, scope=HOST))
     story.when(log.override("hold", at_s=3, until_s=100)).then(

@@ -32,7 +32,7 @@ def catch_up(case: FoldContext, node: Node) -> None:
     state = node.state
     for wider in (node.host, node.credential):
         if wider is not None and wider.state.cleared_seq > state.cleared_seq:
-            had_entry = state.holds is not None or state.operator is not None or state.ramp is not None
+            had_entry = bool(state.holds or state.operator or state.ramp or state.cleared_seq)
             _empty(case, node, wider.state.cleared_seq, wider.state.cleared_ms, None)
             case.store.touch(node)
             if had_entry:
