@@ -43,7 +43,7 @@ _AUTH: Final = {"kind": "auth", "status": 401}
 _INCIDENTS: Final[tuple[tuple[str, str, tuple[dict[str, Any], ...]], ...]] = (
     ("quarantine", "model", (_REJECTED, _REJECTED)),
     ("breaker", "model", (_FAULT,) * 5),
-    ("degraded", "model", (*(_FINE,) * 7, *(_EMPTY,) * 5)),
+    ("degraded", "model", (_EMPTY,) * 12),
     ("throttle", "credential", ({"kind": "quota", "status": 402, "retry_after_s": 600},)),
     ("credential", "credential", (_AUTH, _AUTH, _AUTH)),
 )
@@ -101,7 +101,9 @@ class KnownLog:
         # Some models are called much, many are called little.
         target = self._targets[int(self._random.random() ** 2 * TARGETS)]
         if seq % 25 == 0:
-            return replica, target, _NOISE[seq // 25 % len(_NOISE)]
+            noise = _NOISE[seq // 25 % len(_NOISE)]
+            # Two throttles with no answer in between would hold: this one is answered many times between two.
+            return replica, self._targets[0] if noise["kind"] == "rate_limited" else target, noise
         fields: dict[str, Any] = {"kind": "ok", "status": 200, "ttft_ms": 150 + seq % 90, "charset": "utf-8"}
         if seq % 3 == 0:
             fields["checkable"] = False
