@@ -56,7 +56,7 @@ def test_it_shows_the_hold_with_its_cause_its_end_and_the_calls_it_saved(quarant
     (row,) = [line for line in done.stdout.splitlines() if "10 min 0 s" in line]
     assert row.split()[-2:] == ["time", "37"]
     assert f"{TARGET.model} quarantine" in row
-    assert "model_unavailable (404), 2 strikes" in done.stdout
+    assert "model_unavailable (404), 2 failures, 0 answers, 2 in a row needed" in done.stdout
     assert "█" in done.stdout
     assert "\x1b" not in done.stdout, "no colour where it is no terminal"
 

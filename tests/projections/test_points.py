@@ -366,9 +366,7 @@ def test_a_failed_trial_is_everyones_if_another_failed_in_ten_minutes(log: Log) 
 
 
 @pytest.mark.parametrize("kind", ["bad_request", "rate_limited", "model_unavailable", "auth"])
-def test_a_trial_that_tells_nothing_of_its_rule_moves_the_next_one(
-    log: Log, kind: Kind
-) -> None:
+def test_a_trial_that_tells_nothing_of_its_rule_moves_the_next_one(log: Log, kind: Kind) -> None:
     story = opened(log)
     story.fleet.take_changed()
     story.when(log.outcome(kind, at_s=3, trial=[Lease("breaker", 5)], took_ms=500))
