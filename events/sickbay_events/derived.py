@@ -41,7 +41,7 @@ class TargetHeld(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_fie
     began_seq: int
     end_ms: int
     old_end_ms: int | None = None
-    """The end it had before; None for a hold that begins now."""
+    """The end of the one that stood, where a failed trial begins it again; None for a hold that begins now."""
     proof: bool = False
     """Whether it goes on as probation after its end."""
     kind: str | None = None
