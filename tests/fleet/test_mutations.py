@@ -101,7 +101,7 @@ MUTATIONS: dict[str, Mutation] = {
         ("with a record of",),
     ),
     "answers take a point off": Mutation(
-        points, "answered", lambda _: lambda *_: False, ("lying_replica", "broken_uplink"), ("points of",)
+        points, "subtract", lambda _: lambda *_: False, ("lying_replica", "broken_uplink"), ("points of",)
     ),
     "the distances of trials": Mutation(
         scoring, "_distance_ms", lambda _: lambda *_: 1, ("trouble",), ("from the wrong time on",)
@@ -117,7 +117,7 @@ MUTATIONS: dict[str, Mutation] = {
         scoring, "told_nothing", lambda _: lambda *_: None, ("trouble",), ("as if",)
     ),
     "an answer ends a hold": Mutation(
-        scoring, "end", lambda _: lambda *_args, **_more: None, ("trouble",), ("does not end it", "not well")
+        scoring, "end_hold", lambda _: lambda *_args, **_more: None, ("trouble",), ("does not end it", "not well")
     ),
     "growth per hold": Mutation(holds, "nth", lambda _: lambda *_: 1, ("trouble",), ("in a row",)),
     "growth forgotten": Mutation(holds, "nth", lambda nth: lambda *given: nth(*given) + 1, ("trouble",), ("in a row",)),

@@ -87,6 +87,8 @@ async def test_a_first_week_in_shadow(
         for sb in (one, two):
             async with sb.attempt(TARGET) as attempt:
                 attempt.response(404, {}, b'{"error":{"code":"model_not_found"}}')
+            # The point that an ended hold leaves makes the first one hold on one word; the second knows of it.
+            await until(lambda: all(map(_has_hold, (one, two))), "both gates know of it")
         assert attempt.outcome is not None and attempt.outcome.kind == "model_unavailable"
         await until(_marked(url), "status marks the hold of the new strikes")
         assert one.decide(TARGET).allowed
@@ -103,6 +105,11 @@ async def test_a_first_week_in_shadow(
     assert "NOT in shadow" in again.said, "the log's policy wins over the option, and that is said"
     code, errors = await asyncio.to_thread(again.end)
     assert "shadow.all" in errors
+
+
+def _has_hold(sb: product.Sickbay) -> bool:
+    entry = sb.mirror.entries.get(TARGET.key)
+    return entry is not None and bool(entry.holds)
 
 
 def _marked(url: str) -> Callable[[], Any]:
