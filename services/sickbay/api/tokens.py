@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 import secrets
 import time
 import tomllib
@@ -26,9 +25,10 @@ from sickbay_events import NameRefused, token
 from sickbay_events.redact import MARK
 
 from ..invalid import InvalidValue
+from ..loggers import logger
 from ..tomlfile import secret_of
 
-_log = logging.getLogger("sickbay.api")
+_log = logger("sickbay.api")
 
 Role: TypeAlias = Literal["report", "read", "operate"]
 ROLES: Final[tuple[Role, ...]] = ("report", "read", "operate")

@@ -210,7 +210,7 @@ def _print_ack(ack: StoredAct, as_json: bool, what: str, force: Force | None = N
         print_json(msgspec.to_builtins(ack) | ({} if force is None else msgspec.to_builtins(force)))
         return
     again = " (it had been stored before)" if ack.duplicate else ""
-    console().print(f"stored: {what}, {ack.stream} sequence {ack.seq}{again}", markup=False)
+    console().print(f"stored: {what}, {ack.stream} sequence {ack.seq}{again}")
     if force is not None:
         said = f"in force from log sequence {force.log_seq} on" if force.in_force else f"not yet in force: {force.why}"
-        console().print(said, markup=False)
+        console().print(said)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import sys
 from pathlib import Path
 from typing import Annotated, Final
@@ -16,9 +15,8 @@ from ..config import SettingRefused, Settings
 from ..invalid import InvalidValue
 from .base import DataFolder, NatsUrl, console, nats_options, settings
 from .http import answering, listening
-from .running import ended_by_signal, loop_runner, stdin_closes
+from .running import ended_by_signal, log_to_stderr, loop_runner, stdin_closes
 
-LOG_FORM: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 ROLES: Final = ("report", "read", "operate")
 
 
@@ -58,7 +56,7 @@ def api(
     )
     if found.http_address is None:
         raise SettingRefused("SICKBAY_HTTP", found.http, "host:port, where this command answers")
-    logging.basicConfig(level=found.log_level, format=LOG_FORM, stream=sys.stderr)
+    log_to_stderr(found.log_level)
     with loop_runner() as runner:
         runner.run(_api(found, until_stdin_closes=until_stdin_closes))
 
@@ -75,8 +73,8 @@ async def _api(found: Settings, *, until_stdin_closes: bool) -> None:
         async with Api(found, options) as made, answering(made.asgi, listener, made.end_streams):
             host, port = listener.getsockname()[:2]
             out = console()
-            out.print(f"sickbay api answers at http://{host}:{port}/", markup=False)
-            out.print(f"  NATS      {', '.join(options.servers)}", markup=False)
+            out.print(f"sickbay api answers at http://{host}:{port}/")
+            out.print(f"  NATS      {', '.join(options.servers)}")
             sys.stdout.flush()
             await ended.wait()
     finally:

@@ -9,7 +9,6 @@ import msgspec
 import typer
 from nats.aio.client import Client
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from sickbay_events import Scope, Target, rfc3339
 from sickbay_projections import Fleet
@@ -30,6 +29,7 @@ from .base import (
     Provider,
     connected,
     console,
+    line,
     plain_table,
     print_json,
     provider_name,
@@ -105,17 +105,18 @@ def explain(
         return
     out = console()
     if explanation.base is not None:
-        out.print(_shown_place(explanation), markup=False)
+        for text in _shown_place(explanation):
+            out.print(text)
     out.print(_shown_state(explanation.state, scope.provider, model))
     for warning in explanation.warnings[:WARNINGS_MAX]:
-        out.print(warning_line(warning), markup=False)
+        out.print(warning_line(warning))
     for seen in explanation.replicas:
         out.print(_shown_replica(seen))
     if story:
         cells = [(s.seq, rfc3339(s.time_ms)[11:23], s.replica, s.what, s.effect) for s in story]
         out.print(rows(plain_table("seq", "time", "from", "event", "effect"), cells))
     elif explanation.denied:
-        out.print(f"the events are for an operator's user: {explanation.denied}", markup=False)
+        out.print(f"the events are for an operator's user: {explanation.denied}")
     else:
         out.print("the log has no event of it that changed anything")
 
@@ -163,15 +164,15 @@ def base_facts(past: PastView, at_ms: int) -> dict[str, Any]:
     }
 
 
-def _shown_place(explanation: Explanation) -> str:
+def _shown_place(explanation: Explanation) -> list[str]:
     base = explanation.base or {}
     begins = {"snapshot": f"the snapshot at {base['from_seq']}", "beginning": "the log's beginning"}
     source = begins.get(base["begins"], "the first event that the log still has")
     head = f"as it was at {base['at'][:23]}Z, log sequence {base['seq']} (from {source} and {base['folded']} events)"
-    return f"{head}\nnot whole: {base['note']}" if base["note"] else head
+    return [head, f"not whole: {base['note']}"] if base["note"] else [head]
 
 
-def _shown_replica(seen: dict[str, Any]) -> Text:
+def _shown_replica(seen: dict[str, Any]) -> Group:
     """Why this replica may call it, or not."""
     cluster, overlay, ramp = seen["cluster"], seen["overlay"], seen["ramp"]
     lines = [f"{seen['replica']} {'may call it' if seen['allowed'] else 'skips it'}"]
@@ -184,7 +185,7 @@ def _shown_replica(seen: dict[str, Any]) -> Text:
     refused, skipped = seen["refused"][-3:], seen["skipped"][-3:]
     lines += [f"  it said at {fact['seq']}: {fact['count']} calls refused by {fact['rule']}" for fact in refused]
     lines += [f"  it said at {fact['seq']}: skipped in a chain, {fact['reason']}" for fact in skipped]
-    return Text("\n".join(lines))
+    return Group(*map(line, lines))
 
 
 def _decided(decision: dict[str, Any]) -> str:
@@ -196,21 +197,21 @@ def _decided(decision: dict[str, Any]) -> str:
 def _shown_state(found: dict[str, Any] | None, provider: str, model: str | None) -> RenderableType:
     name = f"{provider} {model}" if model else provider
     if found is None:
-        return Text(f"{name}: no service answers, so only the events are shown")
+        return line(f"{name}: no service answers, so only the events are shown")
     lines: list[RenderableType] = []
     decision = found.get("decision")
     if decision is not None:
         word = "may be called" if decision["allowed"] else f"is held for another {seconds(decision['retry_in_s'])}"
         why = decision["reason"] if decision["reason"] != "ok" else "no rule holds it"
         trial = ", on probation: one trial is wanted" if decision["allowed"] and decision["trial"] else ""
-        lines.append(Text(f"{name} {word}: {why}{trial} (log sequence {found['seq']})"))
+        lines.append(line(f"{name} {word}: {why}{trial} (log sequence {found['seq']})"))
     cells = [cell for scope in found["scopes"] if _tells(scope) for cell in scope_cells(scope)]
     if cells:
         lines.append(rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells))
     elif decision is None:
-        lines.append(Text(f"{name}: nothing is known of it"))
+        lines.append(line(f"{name}: nothing is known of it"))
     for scope in found["scopes"]:
-        lines += [Text(text) for text in sentences(scope)]
+        lines += [line(text) for text in sentences(scope)]
     return Group(*lines)
 
 

@@ -14,7 +14,6 @@ import typer
 from nats.aio.client import Client
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.text import Text
 
 from sickbay_events import GateEntry, rfc3339
 from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY
@@ -32,6 +31,8 @@ from .base import (
     chosen_view,
     connected,
     console,
+    json_text,
+    line,
     plain_table,
     print_json,
     rows,
@@ -97,7 +98,7 @@ async def _watch(facts: Callable[[], Awaitable[dict[str, Any]]], *, as_json: boo
     if as_json or not sys.stdout.isatty():
         while True:
             found = await facts()
-            sys.stdout.write(json.dumps(found) + "\n") if as_json else out.print(shown_status(found))
+            sys.stdout.write(json_text(found) + "\n") if as_json else out.print(shown_status(found))
             sys.stdout.flush()
             await asyncio.sleep(WATCH_EVERY_S)
     with Live(console=out, auto_refresh=False) as live:
@@ -153,20 +154,20 @@ def shown_status(found: dict[str, Any]) -> RenderableType:
     """A status for people, 80 columns wide where names allow."""
     projector = found["projector"]
     if found["from"] == "services":
-        head = f"{found['at'][:19]}Z  log sequence {found['seq']}, {projector['lag']} to fold, {projector['phase']}"
-        head += f" ({projector['name']})"
+        doing = f"{projector['lag']} to fold, {projector['phase']} ({projector['name']})"
+        head = [f"{found['at'][:19]}Z  log sequence {found['seq']}, {doing}"]
         if projector["phase"] == "writing" and (age_s := projector["checkpoint_age_s"]) > UNWRITTEN_S:
-            head += f"\nnothing could be written for {seconds(age_s)}, so every gate is stale: is a disk full?"
+            head.append(f"nothing could be written for {seconds(age_s)}, so every gate is stale: is a disk full?")
     else:
-        head = f"{found['at'][:19]}Z  no service answers; this is what the gates last were told, at {found['seq']}"
+        head = [f"{found['at'][:19]}Z  no service answers; this is what the gates last were told, at {found['seq']}"]
     cells = [cell for scope in found["scopes"] for cell in scope_cells(scope)]
     if shadow := _shadow(found):
-        head += f"\n{shadow}"
-    warnings = [Text(warning_line(fact)) for fact in found["warnings"][:WARNINGS_MAX]]
+        head.append(shadow)
+    warnings = [line(warning_line(fact)) for fact in found["warnings"][:WARNINGS_MAX]]
     if not cells:
-        return Group(Text(head), Text("nothing is held" if found["scopes"] == [] else "no holds"), *warnings)
+        return Group(*map(line, head), line("nothing is held" if found["scopes"] == [] else "no holds"), *warnings)
     return Group(
-        Text(head), rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells), *warnings
+        *map(line, head), rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells), *warnings
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from typing import Final
 
 from sickbay_events import Target
 
-_log = logging.getLogger("sickbay.gate")
+from ..loggers import logger
+
+_log = logger("sickbay.gate")
 
 SAY_EVERY_S: Final = 60.0
 """A router's log says at most so often that calls to one target are skipped."""

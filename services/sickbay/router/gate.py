@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import Counter
@@ -25,11 +24,12 @@ from sickbay_projections.weighing import (
     without_shared,
 )
 
+from ..loggers import logger
 from ..view.entries import STALE_S, View
 from .denials import SAY_EVERY_S, DenialCount, Denials
 from .overlay import Overlay
 
-_log = logging.getLogger("sickbay.gate")
+_log = logger("sickbay.gate")
 
 KNOWN_MAX: Final = 131_072
 """Up to so many targets have their scope keys kept; with more, all are dropped and computed again."""

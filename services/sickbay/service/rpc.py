@@ -17,7 +17,6 @@ Answers carry times left (`_s`), and the log sequence they rest on.
 from __future__ import annotations
 
 import asyncio
-import logging
 import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
@@ -34,6 +33,7 @@ from nats.micro.request import Request
 from nats.micro.service import Service
 
 from sickbay_events import NameRefused, PolicyRefused, Scope, Target, rfc3339
+from sickbay_events.harmless import harmless
 from sickbay_events.lease_wire import NOT_CURRENT, TrialAsk
 from sickbay_projections import Fleet
 
@@ -42,10 +42,11 @@ from ..control.acts import publish_override, scope_of
 from ..control.policies import PolicyMoved, current_policy, set_policy
 from ..invalid import InvalidValue
 from ..log.transitions import warnings_of
+from ..loggers import logger
 from ..projector.health import ProjectorHealth
 from .leases import Leases, NotCurrent
 
-_log = logging.getLogger("sickbay.rpc")
+_log = logger("sickbay.rpc")
 
 NAME: Final = "sickbay"
 QUEUE_GROUP: Final = "sickbay"
@@ -387,8 +388,8 @@ class Rpc:
 
 
 async def _refuse(request: Request, code: str, why: str, **facts: int) -> None:
-    # A header is one line of printable text; a name in it may hold anything.
-    line = " ".join(why.split()).encode("ascii", "backslashreplace").decode()[:1_000]
+    # A header is one line of printable ASCII; a name in it may hold anything.
+    line = harmless(why, limit=1_000).encode("ascii", "backslashreplace").decode()[:1_000]
     await request.respond_error(code, line, msgspec.json.encode({"error": {"code": code, "why": why, **facts}}))
 
 
