@@ -6,6 +6,7 @@ event that caused it. The id is made where it is published, of the log's creatio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -40,7 +41,7 @@ class TargetHeld(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_fie
     began_seq: int
     end_ms: int
     old_end_ms: int | None = None
-    """The end it had before; None for a hold that begins now."""
+    """The end of the one that stood, where a failed trial begins it again; None for a hold that begins now."""
     proof: bool = False
     """Whether it goes on as probation after its end."""
     kind: str | None = None
@@ -82,3 +83,21 @@ class WarningRaised(Derived, frozen=True, kw_only=True, omit_defaults=True, tag_
 
 
 DerivedEvent: TypeAlias = TargetHeld | Released | HealthChanged | WarningRaised
+
+
+_NO_COUNTS: Final = ("replicas", "n", "since_ms", "points", "record")
+
+
+def numbers_in_words(numbers: Mapping[str, int]) -> str:
+    """The numbers of a derived event for people: "2 failures, 0 answers, 2 in a row needed"; "" for none."""
+    if "needed" not in numbers:
+        counts = [(name, count) for name, count in numbers.items() if name not in _NO_COUNTS]
+        return ", ".join(f"{count} {name.removesuffix('s') if count == 1 else name}" for name, count in counts)
+    failures, answers, tried = numbers["failures"], numbers["answers"], numbers["n"] - 1
+    found = [f"{failures} failure{'s' * (failures != 1)}, {answers} answer{'s' * (answers != 1)}"]
+    found.append(f"{numbers['needed']} in a row needed")
+    if numbers["record"]:
+        found.append(f"got over {numbers['record']} by itself before")
+    if tried:
+        found.append(f"trial {tried} failed")
+    return ", ".join(found)

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from .derived import RULES
 from .errors import PolicyRefused
+from .policy_gone import refuse_gone
 from .redact import MARK, looks_secret
 
 # Folds count in whole milliseconds: anything shorter would be a window of length 0.
@@ -234,33 +235,6 @@ _ORDERED: Final = (
 )
 """Section and two of its keys, of which the first may not be above the second."""
 
-_NO: Final = "a policy without this key: "
-_POINTS: Final = _NO + "failures score points now, no share of a window holds; "
-_GONE: Final[dict[str, str]] = {
-    "rejections.window_s": _NO + "write evidence.window_s, which counts for points of every kind",
-    "rejections.early_trial_s": _NO + "every hold is tried early; write rejections.first_s for the first trial",
-    "breaker.run_s": _NO + "write evidence.window_s, which counts for points of every kind",
-    "breaker.bucket_s": _POINTS + "leave it out",
-    "breaker.share_percent": _POINTS + "write breaker.fault_points (2 hold at shares over 1/3)",
-    "breaker.share_attempts": _POINTS + "write breaker.consecutive",
-    "breaker.low_share_percent": _POINTS + "write breaker.fault_points (2 hold at shares over 1/3)",
-    "breaker.low_share_attempts": _POINTS + "write breaker.consecutive",
-    "breaker.shares_only_above": _NO + "five in a row open at every rate; write evidence.above for noise",
-    "breaker.slow_percent": _POINTS + "20 slow calls in a row open; leave it out",
-    "degraded.bucket_s": _POINTS + "leave it out",
-    "degraded.bad": _POINTS + "write degraded.consecutive",
-    "degraded.share_percent": _POINTS + "write degraded.bad_points (3 hold at shares over 1/4)",
-    "degraded.checkable": _POINTS + "write degraded.consecutive",
-    "throttles.answers": _NO + "write throttles.needed, the throttles in a row that hold the fleet",
-    "throttles.answers_small_fleet": _NO + "write throttles.needed, which counts for fleets of every size",
-    "throttles.quota_trial_every_s": _NO + "write throttles.quota_trial_max_s",
-    "overlay.extra_s": _NO + "a replica's own hold is tried like the fleet's; write trials.held_part_own",
-    "overlay.cap_s": _NO + "a replica's own hold is tried like the fleet's; write trials.held_part_own",
-    "ramp.step_s": _NO + "a ramp is a part of the time held; write ramp.part and ramp.max_s",
-    "witnesses.suspect_percent": _NO + "the rule Whose word needs no share; leave it out",
-}
-"""Keys of policies before points (Rule 4.0), and what to write now."""
-
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Every number of the rules. `Policy()` has the defaults."""
@@ -289,7 +263,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         made: dict[str, Any] = {}
         for key, value in data.items():
             if key not in _SECTIONS and isinstance(value, Mapping):
-                _refuse_gone(key, key, value)
+                refuse_gone(key, key, value)
             if key in _SECTIONS:
                 made[key] = _section(key, _SECTIONS[key], _table(key, value))
             elif key in ("host", "model"):
@@ -404,7 +378,7 @@ def _section(path: str, section: type[_Section], table: Mapping[str, Any]) -> _S
 
 def _values(path: str, section: type[_Section], table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     hints = get_type_hints(section, include_extras=True)
-    _refuse_gone(path.rpartition(".")[2], path, table)
+    refuse_gone(path.rpartition(".")[2], path, table)
     for key, value in table.items():
         if key not in hints:
             raise _unknown(f"{path}.{key}", key, tuple(hints))
@@ -413,12 +387,6 @@ def _values(path: str, section: type[_Section], table: Mapping[str, Any]) -> Ite
             for rule in value:
                 if rule not in RULES:
                     raise PolicyRefused(f"{path}.{key}", rule, f"one of {', '.join(RULES)}")
-
-
-def _refuse_gone(section: str, path: str, table: Mapping[str, Any]) -> None:
-    for key, value in table.items():
-        if (instead := _GONE.get(f"{section}.{key}")) is not None:
-            raise PolicyRefused(f"{path}.{key}", value, instead)
 
 
 def _overrides(kind: str, table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:

@@ -241,7 +241,7 @@ class Fleet:
         """An answer to a call of a chain (Rule 4.5, Sustained fallback)."""
         if event.route is not None and (event.queued_ms or 0) <= HOUR_MS:
             self._case.seq, self._case.now_ms = self.seq, self.time_ms
-            notices.answered(self._case, node, event.route, event.rank)
+            notices.fold_answered(self._case, node, event.route, event.rank)
 
     def _told(
         self, replica: Replica, node: Node | None, event: CallAnswered | ProbeResult | CallsRefused, target: Target

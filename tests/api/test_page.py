@@ -317,7 +317,7 @@ async def test_two_hundred_held_targets_stay_of_use_on_a_phone(house: House, vis
 
 
 async def test_the_timeline_shows_each_hold_for_as_long_as_it_held(house: House, visit: Visit) -> None:
-    """An end that moved, an early release, what began before the day, one replica's own hold, and shadow."""
+    """An end that moved, an early release, what began before the day, one replica's own, shadow, a failed trial."""
     page = await (await visit()).open()
     hour = 3_600_000
     now = 100 * hour
@@ -329,6 +329,8 @@ async def test_the_timeline_shows_each_hold_for_as_long_as_it_held(house: House,
         held("e", 5, at=95, end=101, replica="router-1"),
         held("f", 6, at=99, end=100, enforced=False),
         held("g", 7, at=99, end=103), held("h", 8, at=70, end=75),
+        held("i", 9, at=96, end=97), held("i", 10, at=96.5, end=98, old_end_ms=97 * hour),
+        {**held("i", 10, at=97.5, end=98), "type": "released", "by": "success"},
     ]  # fmt: skip
     found = await page.evaluate(
         """async ([facts, from, now]) => {
@@ -347,6 +349,7 @@ async def test_the_timeline_shows_each_hold_for_as_long_as_it_held(house: House,
         ["g", [[99, 103]], 1, True],
         ["a", [[80, 82]], 2, False],
         ["c", [[76, 78]], 2, False],
+        ["i", [[96, 97.5]], 1.5, False],
         ["b", [[90, 91]], 1, False],
         ["e", [[95, 101]], 0, False],
         ["f", [[99, 100]], 0, False],

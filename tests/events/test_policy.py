@@ -12,7 +12,8 @@ import pytest
 
 from sickbay_events import Policy, PolicyRefused
 from sickbay_events.derived import RULES
-from sickbay_events.policy import _GONE, _ORDERED, keys
+from sickbay_events.policy import _ORDERED, keys
+from sickbay_events.policy_gone import GONE
 
 KEYS = {key: (default, accepted, meaning) for key, default, accepted, meaning in keys()}
 NUMBERS = [key for key, (default, _, _) in KEYS.items() if type(default) in (int, float)]
@@ -179,7 +180,7 @@ def test_two_values_that_contradict_each_other_are_refused(section: str, low: st
     assert Policy.from_data({section: {low: default, high: default}})
 
 
-@pytest.mark.parametrize("key", _GONE)
+@pytest.mark.parametrize("key", GONE)
 def test_a_key_of_the_rules_before_points_is_refused_with_what_to_write_now(key: str) -> None:
     """Also for one host or one model; each key that the sentence names is one."""
     section, name = key.split(".")
@@ -191,7 +192,7 @@ def test_a_key_of_the_rules_before_points_is_refused_with_what_to_write_now(key:
         if path != key and section not in ("rejections", "throttles", "breaker", "degraded"):
             continue
         error = refused(policy)
-        assert (error.key, error.accepted) == (path, _GONE[key])
+        assert (error.key, error.accepted) == (path, GONE[key])
     assert key not in KEYS
     assert error.accepted.startswith("a policy without this key: ")
     named = re.findall(r"[a-z]+\.[a-z_]+", error.accepted)
@@ -260,17 +261,3 @@ def test_a_policy_comes_back_from_its_data_and_from_json(policy: Policy) -> None
     assert Policy.from_data(plain) == policy
     assert json.loads(json.dumps(plain)) == plain, "plain data: what the log holds is what was sent"
     assert Policy.from_data(json.loads(json.dumps(plain))).to_data() == plain
-
-
-@pytest.mark.parametrize("key", sorted(_GONE))
-def test_a_key_from_before_points_is_refused_with_what_to_write_now(key: str) -> None:
-    section, _, name = key.partition(".")
-    for policy in ({section: {name: 3}}, {"host": {"h": {section: {name: 3}}}}):
-        if section not in ("rejections", "breaker", "degraded", "throttles") and "host" in policy:
-            continue
-        with pytest.raises(PolicyRefused, match="no such key any more") as caught:
-            Policy.from_data(policy)
-        assert caught.value.key.endswith(key)
-        named = [word.strip(",;") for word in caught.value.accepted.split() if "." in word.strip(",.;")]
-        assert set(named) <= KEYS.keys(), "it names keys that there are"
-    assert key not in KEYS

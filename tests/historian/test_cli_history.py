@@ -19,7 +19,7 @@ from history_rig import built, subject_of
 from sickbay.bus.filelock import FileLock
 from sickbay.historian.query import history_report
 from sickbay.log.file import LogLine, open_writer
-from sickbay_events import CallOutcome, CallsRefused, Target, encode, rfc3339
+from sickbay_events import CallOutcome, CallsRefused, Lease, Target, encode, rfc3339
 from sickbay_projections import Recorded
 from waiting import until_sync
 
@@ -56,9 +56,26 @@ def test_it_shows_the_hold_with_its_cause_its_end_and_the_calls_it_saved(quarant
     (row,) = [line for line in done.stdout.splitlines() if "10 min 0 s" in line]
     assert row.split()[-2:] == ["time", "37"]
     assert f"{TARGET.model} quarantine" in row
-    assert "model_unavailable (404), 2 strikes" in done.stdout
+    assert "model_unavailable (404), 2 failures, 0 answers, 2 in a row needed" in done.stdout
     assert "█" in done.stdout
     assert "\x1b" not in done.stdout, "no colour where it is no terminal"
+
+
+def test_a_hold_that_failed_trials_began_again_is_one_row(tmp_path: Path) -> None:
+    """From its first beginning to the answer that ended it, with the trials in between counted."""
+    dead, fine = {"kind": "model_unavailable", "status": 404}, {"kind": "ok"}
+    story = [(0, dead, 0), (1, dead, 0), (3, dead, 2), (6, dead, 3), (10, fine, 4)]
+    recorded = [
+        Recorded(
+            CallOutcome(**fields, took_ms=80, trial=[Lease("quarantine", began_seq)] if began_seq else None),  # type: ignore[arg-type]
+            TARGET, replica=f"r{n % 2}", seq=n, time_ms=START_MS + at_s * 1000,
+        )
+        for n, (at_s, fields, began_seq) in enumerate(story, start=1)
+    ]  # fmt: skip
+    found = sickbay("history", TARGET.provider, "--from", log_file(tmp_path / "log.jsonl", recorded), "--json")
+    (hold,) = json.loads(found.stdout)["holds"]
+    assert (hold["began_seq"], hold["held_s"], hold["ended_by"]) == (2, 9.0, "success")
+    assert hold["because"].endswith("2 in a row needed, trial 2 failed")
 
 
 def test_it_is_80_columns_wide_where_the_terminal_is(quarantined: str) -> None:

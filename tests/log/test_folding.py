@@ -102,7 +102,7 @@ def test_redelivery_into_the_log_changes_nothing_but_its_own_count(times: int) -
         first, second = once.document(target.key, at_ms), often.document(target.key, at_ms)
         assert first is not None
         assert second is not None
-        for counted in ("outcomes", "answers", "rejections", "strikes", "last_answer_ms"):
+        for counted in ("outcomes", "answers", "rejections", "evidence", "last_answer_ms"):
             assert first[counted] == second[counted]
 
 

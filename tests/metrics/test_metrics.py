@@ -306,7 +306,7 @@ def test_a_look_in_slices_counts_each_target_once_while_the_fold_goes_on() -> No
 
 
 def test_what_is_held_and_how_healthy_is_as_the_fold_says() -> None:
-    """The quick look of a scrape comes to what `decide` and `health` say of each target."""
+    """The quick look of a scrape comes to what `decide` and `health` say of each target; held for one is held."""
     fleet = many(hosts=40, models=900)
     for later_ms in (0, 400_000, 4_000_000):
         now_ms = fleet.time_ms + later_ms
@@ -315,8 +315,9 @@ def test_what_is_held_and_how_healthy_is_as_the_fold_says() -> None:
         assert look.words == Counter(health(node, now_ms).word for node in nodes)
         held: Counter[str] = Counter()
         for node in nodes:
-            decision = fleet.decide(Target(node.scope.provider, node.scope.model or ""), now_ms)
-            held[node.scope.provider] += not decision.allowed and decision.reason != "ramp"
+            target = Target(node.scope.provider, node.scope.model or "")
+            asked = [fleet.decide(target, now_ms, replica) for replica in ("r0", "r1", "r2")]
+            held[node.scope.provider] += any(not one.allowed and one.reason != "ramp" for one in asked)
         assert {name: counts["held"] for name, counts in look.providers.items()} == dict(held)
         if not later_ms:
             assert 0 < look.exact < len(nodes), "both ways have to be gone"

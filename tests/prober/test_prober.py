@@ -242,15 +242,16 @@ def held_fleet(policy: Policy | None = None) -> Fleet:
 
 
 def test_which_leases_a_probe_needs() -> None:
-    """None before the end of a hold that wants no trial and under an operator's; on probation the hold's; none where
-    nothing is held, where an operator allows, and in shadow."""
+    """None before a hold wants its first trial and under an operator's; from then on the hold's; none where nothing is
+    held, where an operator allows, and in shadow."""
 
     def wanted(fleet: Fleet, at_ms: int) -> list[LeaseName] | None:
         return probe_leases(TARGET, [fleet.entry(key) for key in TARGET.keys], at_ms)
 
     fleet = held_fleet()
     assert wanted(Fleet(), 1_000_000) == []
-    assert wanted(fleet, 1_599_999) is None
+    assert wanted(fleet, 1_000_999) is None
+    assert wanted(fleet, 1_001_000) == wanted(fleet, 1_599_999) == [LeaseName(TARGET.key, "quarantine", 2)]
     assert wanted(fleet, 1_600_000) == [LeaseName(TARGET.key, "quarantine", 2)]
     shadow = held_fleet(Policy.from_data({"shadow": {"all": True}}))
     assert wanted(shadow, 1_000_000) == wanted(shadow, 1_600_000) == []

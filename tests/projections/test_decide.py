@@ -71,7 +71,7 @@ def test_at_equal_ends_the_widest_scope_is_named_first() -> None:
     assert decide_entries(entries, AT_MS).scope == "openrouter=2Eai"
 
 
-def test_on_probation_the_reason_is_ok_and_a_trial_is_wanted_until_the_probation_is_over() -> None:
+def test_on_probation_the_reason_is_ok_and_a_trial_is_wanted_until_its_end() -> None:
     entries = (None, None, entry("model", hold("quarantine", 0, proof=True)))
     for at_ms, trial in ((AT_MS, True), (AT_MS + 3_599_999, True), (AT_MS + 3_600_000, False)):
         decision = decide_entries(entries, at_ms)
@@ -81,7 +81,7 @@ def test_on_probation_the_reason_is_ok_and_a_trial_is_wanted_until_the_probation
     assert not decide_entries(unproved, AT_MS).trial
 
 
-def test_before_the_end_a_trial_may_be_asked_for_only_if_every_denying_hold_wants_one() -> None:
+def test_before_the_end_a_trial_needs_every_denying_hold_to_want_one() -> None:
     due, later = hold("breaker", 5, trial_from_ms=AT_MS), hold("quarantine", 9, trial_from_ms=AT_MS + 3000)
     both = (entry("host", due), None, entry("model", hold("quarantine", 9, trial_from_ms=AT_MS)))
     decision = decide_entries(both, AT_MS)

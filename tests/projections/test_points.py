@@ -356,7 +356,7 @@ def test_whose_trial_failed_last_waits_five_seconds_longer_than_the_others(log: 
     alone.then_decision(TARGET, log.ms(4), replica="r1", allowed=False, trial=True)
 
 
-def test_a_failed_trial_is_everyones_if_another_failed_in_ten_minutes_and_else_one_word(log: Log) -> None:
+def test_a_failed_trial_is_everyones_if_another_failed_in_ten_minutes(log: Log) -> None:
     story = on_one_word(log).when(fail(log, 2, replica="r1")).then(held("breaker", by="r1"))
     story.when(fail(log, 4, replica="r2")).then(held("breaker", by=None))
     for at_s in (300, 604 - MS):
@@ -366,9 +366,7 @@ def test_a_failed_trial_is_everyones_if_another_failed_in_ten_minutes_and_else_o
 
 
 @pytest.mark.parametrize("kind", ["bad_request", "rate_limited", "model_unavailable", "auth"])
-def test_a_leased_trial_that_tells_nothing_of_its_rule_moves_the_next_one_under_the_same_name(
-    log: Log, kind: Kind
-) -> None:
+def test_a_trial_that_tells_nothing_of_its_rule_moves_the_next_one(log: Log, kind: Kind) -> None:
     story = opened(log)
     story.fleet.take_changed()
     story.when(log.outcome(kind, at_s=3, trial=[Lease("breaker", 5)], took_ms=500))

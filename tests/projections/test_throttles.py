@@ -160,7 +160,7 @@ def test_where_others_are_answered_each_replica_paces_itself(log: Log) -> None:
     assert story.fleet.store.nodes[TARGET.key].state.holds is None
 
 
-def test_a_hold_whose_first_trial_is_answered_is_remembered_at_once_and_leaves_no_points(log: Log) -> None:
+def test_a_hold_whose_first_trial_is_answered_is_remembered_at_once(log: Log) -> None:
     story = throttled(log).when(log.outcome("ok", at_s=4, seen_seq=2)).then(released("throttle"))
     assert points(story) == 0
     story.when(*limited(log, 4, 5)).then()

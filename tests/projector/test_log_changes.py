@@ -7,6 +7,7 @@ import json
 import secrets
 import shutil
 import signal
+from typing import Any
 
 import pytest
 from nats.aio.client import Client
@@ -395,12 +396,12 @@ async def test_a_target_with_something_to_tell_has_a_document(nats_client: Clien
     await load.send("r1", target, CallOutcome(kind="ok", id=f"{load.boot['r1']}-1"))
     await load.send("r1", target, CallOutcome(kind="model_unavailable", status=404, id=f"{load.boot['r1']}-2"))
 
-    async def document() -> dict[str, object] | None:
+    async def document() -> dict[str, Any] | None:
         entry = await read_entry(nats_client, GATE_STREAM, f"{TARGET_PREFIX}{target.key}")
         return json.loads(entry.payload) if entry is not None else None
 
     told = await until(document, "the document stands")
-    assert (told["strikes"], told["answers"], told["model"]) == (1, 1, "m/1")
+    assert (told["evidence"]["strikes"]["points"], told["answers"], told["model"]) == (1, 1, "m/1")
     assert target.key not in await bucket(nats_client)
     await load.send("r2", Target("p.test", "fine"), CallOutcome(kind="ok", id=f"{load.boot['r2']}-1"))
     await settled(nats_client, projector)

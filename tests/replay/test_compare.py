@@ -100,7 +100,7 @@ def test_a_week_without_sickbay_says_what_sickbay_would_have_spared_and_cost() -
     assert [sum(counts) for counts in zip(*[t[1:] for t in row.traffic], strict=True)] == [40, 60, 0]
 
 
-def test_the_trials_that_a_policy_would_have_wanted_are_made_by_the_calls_that_came_then() -> None:
+def test_the_trials_that_a_policy_would_have_wanted_are_made_by_calls() -> None:
     """A hold is tried early and ever more rarely (Rule 4.0, Trials): those dead calls are made, not spared."""
     world = World("default", Policy())
     made = [

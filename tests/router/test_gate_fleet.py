@@ -70,7 +70,7 @@ async def test_two_rejections_anywhere_hold_the_target_everywhere(nats_server: N
         await until(lambda: all(not router.decide(TARGET).allowed for router in routers))
         decision = routers[3].decide(TARGET)
         assert (decision.reason, decision.source, decision.scope) == ("quarantined", "cluster", TARGET.key)
-        assert 600 - patience(10) < decision.retry_in_s <= 600
+        assert 0 < decision.retry_in_s <= 600
         with pytest.raises(Held):
             await reject(routers[2])
 
@@ -143,9 +143,9 @@ async def test_with_nats_gone_the_gate_goes_on_says_stale_and_is_whole_again_aft
         for _ in range(2):
             one.record(other_target, CallOutcome(kind="model_unavailable", status=404))
         assert one.decide(other_target).source == "local"
-        assert other.decide(other_target).allowed
+        assert not other.decide(other_target).trial
         nats_server.restart()
-        await until(lambda: not other.decide(other_target).allowed)
+        await until(lambda: other.decide(other_target).trial, "one replica's word: the other looks for itself")
         await until(lambda: one.decide(Target("api.x.ai", "unknown")).source == "cluster")
         assert one.mirror.counts["mismatch"] == 0
 

@@ -84,8 +84,8 @@ async def test_a_first_week_in_shadow(
 
         await until(denied, "an operator's act is no rule's: it is enforced")
 
-        for _ in range(2):
-            async with one.attempt(TARGET) as attempt:
+        for sb in (one, two):
+            async with sb.attempt(TARGET) as attempt:
                 attempt.response(404, {}, b'{"error":{"code":"model_not_found"}}')
         assert attempt.outcome is not None and attempt.outcome.kind == "model_unavailable"
         await until(_marked(url), "status marks the hold of the new strikes")

@@ -19,7 +19,7 @@ def fold(case: FoldContext) -> None:
         _fault(case)
     elif cell == "none":
         scoring.told_nothing(case, case.node, FAULTS)
-        spread.told_nothing(case)
+        spread.trial_told_nothing(case)
     else:
         _came_through(case)
 
@@ -27,7 +27,7 @@ def fold(case: FoldContext) -> None:
 def _fault(case: FoldContext) -> None:
     if scoring.failed(case, case.node, circuit.evidence_of(circuit.breaker_hold(case.node))):
         case.state.fault_ms = case.now_ms
-    spread.failed(case)
+    spread.wide_failed(case)
     hold = circuit.breaker_hold(case.node)
     if hold is not None and hold.began_seq == case.seq:
         spread.open_models(case)

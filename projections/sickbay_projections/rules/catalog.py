@@ -44,6 +44,6 @@ def document(node: Node, state: ScopeState, at_ms: int) -> dict[str, Any]:
     for rule in RULES:
         found |= rule.document(node, state, at_ms)
         for evidence in rule.evidence:
-            if says := scoring.document(node, state, at_ms, evidence):
+            if says := scoring.evidence_document(node, state, at_ms, evidence):
                 found["evidence"][evidence.name] = says
     return found

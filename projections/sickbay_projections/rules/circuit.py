@@ -43,4 +43,4 @@ def evidence_of(hold: Hold | None) -> Evidence:
 def close(case: FoldContext, node: Node, hold: Hold, *, by: str = "success", ring_seq: int = 0) -> None:
     """A success after the hold closes it into a ramp."""
     node.state.fault_ms = 0
-    scoring.end(case, node, hold, evidence_of(hold), by=by, ring_seq=ring_seq)
+    scoring.end_hold(case, node, hold, evidence_of(hold), by=by, ring_seq=ring_seq)

@@ -79,8 +79,8 @@ class FoldContext:
         """The gate entry of this scope is another one from this event on."""
         self.store.entry_changed(node, self.seq, self.now_ms)
 
-    def held(self, node: Node, hold: Hold, numbers: dict[str, int]) -> None:
-        """Tell that a hold of this scope began, or began again."""
+    def held(self, node: Node, hold: Hold, numbers: dict[str, int], old_end_ms: int | None) -> None:
+        """Tell that a hold of this scope began, or began again while one stood, until that end."""
         self.changed(node)
         self.out.append(
             TargetHeld(
@@ -92,6 +92,7 @@ class FoldContext:
                 numbers=numbers,
                 began_seq=hold.began_seq,
                 end_ms=hold.end_ms,
+                old_end_ms=old_end_ms,
                 proof=hold.proof,
                 kind=hold.kind,
                 status=hold.status,

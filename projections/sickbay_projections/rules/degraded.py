@@ -102,7 +102,7 @@ def _on_hold(case: FoldContext, scope: Node, sample: Sample) -> None:
         hold.neutral = 0
         hold.clean += 1
         if hold.clean >= scope.limits.clean_trials:
-            scoring.end(case, scope, hold, evidence)
+            scoring.end_hold(case, scope, hold, evidence)
         else:
             hold.trial_from_ms = case.now_ms
             case.changed(scope)

@@ -90,6 +90,8 @@ def _stand(case: FoldContext, node: Node, hold: Hold, numbers: dict[str, int]) -
     """This hold stands from this event on, in the place of the one before."""
     state = node.state
     hold.shown_over_ms = over_ms(hold, node.limits)
+    old = (state.holds or {}).get(hold.rule)
+    old_end_ms = old.end_ms if old is not None and case.now_ms < old.end_ms else None
     if state.holds is None:
         state.holds = {}
     state.holds[hold.rule] = hold
@@ -98,7 +100,7 @@ def _stand(case: FoldContext, node: Node, hold: Hold, numbers: dict[str, int]) -
         state.past = state.past or None
     state.released_by = None
     case.store.invalidate_fast_path(node)
-    case.held(node, hold, numbers)
+    case.held(node, hold, numbers, old_end_ms)
 
 
 def nth(state: ScopeState, rule: str, now_ms: int, limits: RuleLimits) -> int:

@@ -90,7 +90,7 @@ def answered(case: FoldContext, node: Node, evidence: Evidence) -> None:
     if hold is None:
         take_off(case, node, evidence)
     elif holds.is_after(case, evidence.rule, node.state):
-        end(case, node, hold, evidence)
+        end_hold(case, node, hold, evidence)
 
 
 def take_off(case: FoldContext, node: Node, evidence: Evidence) -> None:
@@ -102,11 +102,11 @@ def take_off(case: FoldContext, node: Node, evidence: Evidence) -> None:
         return
     case.store.touch(node)
     node.health_unchanged_until_ms = 0
-    if points.answered(slot, case.replica, evidence.scoring(limits), case.now_ms, limits):
+    if points.subtract(slot, case.replica, evidence.scoring(limits), case.now_ms, limits):
         points.drop(node.state, evidence.name)
 
 
-def end(
+def end_hold(
     case: FoldContext, node: Node, hold: Hold, evidence: Evidence, *, by: str = "success", ring_seq: int = 0
 ) -> None:
     """An answer ends this hold. `ring_seq`: the ring of the ramp, where it is another hold's."""
@@ -176,7 +176,7 @@ def tried(case: FoldContext, node: Node, hold: Hold, evidence: Evidence) -> None
     slot = slot_of(node.state, evidence.name)
     _note(case, slot)
     by, last = _word_of_trial(case, node, evidence, slot), "" if case.overlay else case.replica
-    begin(case, node, evidence, hold, by, last=last, start_ms=_began_ms(case))
+    begin_hold(case, node, evidence, hold, by, last=last, start_ms=_began_ms(case))
 
 
 def _word_of_trial(case: FoldContext, node: Node, evidence: Evidence, slot: Points) -> str:
@@ -217,7 +217,7 @@ def _weigh(case: FoldContext, node: Node, evidence: Evidence, hold: Hold | None,
     slot = slot_of(node.state, evidence.name)
     by = "" if is_everyones else _word(case, node, evidence, slot)
     if by is not None:
-        begin(case, node, evidence, hold, by)
+        begin_hold(case, node, evidence, hold, by)
         return
     if slot.told:
         return
@@ -250,7 +250,7 @@ def _word(case: FoldContext, node: Node, evidence: Evidence, slot: Points) -> st
 # -- holds -----------------------------------------------------------------------------------------------
 
 
-def begin(
+def begin_hold(
     case: FoldContext,
     node: Node,
     evidence: Evidence,
@@ -330,7 +330,7 @@ def numbers_of(
     }
 
 
-def document(node: Node, state: ScopeState, at_ms: int, evidence: Evidence) -> dict[str, Any]:
+def evidence_document(node: Node, state: ScopeState, at_ms: int, evidence: Evidence) -> dict[str, Any]:
     """The points of one sort of evidence at a log time, for `explain`: {} where there is nothing to say."""
     slot, limits = (state.points or {}).get(evidence.name), node.limits
     if slot is None:

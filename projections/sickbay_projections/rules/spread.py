@@ -52,7 +52,7 @@ def _open(case: FoldContext, credential: Node, numbers: dict[str, int], word: st
         hold = circuit.breaker_hold(wide)
         if (hold is None or case.now_ms >= hold.end_ms) and holds.is_after(case, NAME, wide.state):
             numbers["n"] = hold.nth + 1 if hold is not None else 1
-            scoring.begin(case, wide, FAULTS, hold, word, numbers=numbers)
+            scoring.begin_hold(case, wide, FAULTS, hold, word, numbers=numbers)
         return
 
 
@@ -75,7 +75,7 @@ def closed(case: FoldContext) -> None:
                 circuit.close(case, model, own, ring_seq=hold.began_seq, by="wide_close")
 
 
-def failed(case: FoldContext) -> None:
+def wide_failed(case: FoldContext) -> None:
     """A fault as the one trial for all begins the next wide hold; another replica's makes one's word everyone's."""
     for wide in (case.node.host, case.node.credential):
         if wide is None or wide.state.holds is None:
@@ -90,7 +90,7 @@ def failed(case: FoldContext) -> None:
             scoring.confirm(case, wide, hold)
 
 
-def told_nothing(case: FoldContext) -> None:
+def trial_told_nothing(case: FoldContext) -> None:
     """A trial of a wide hold told nothing of it."""
     for wide in (case.node.host, case.node.credential):
         if wide is not None:

@@ -46,7 +46,7 @@ def fold(case: FoldContext) -> None:
         _signature(case, event.signature)
 
 
-def answered(case: FoldContext, node: Node, route: str, rank: int) -> None:
+def fold_answered(case: FoldContext, node: Node, route: str, rank: int) -> None:
     """Count an answered call of a chain. Runs for every success that names its route."""
     routes, hour = case.store.routes, case.now_ms // HOUR_MS
     key = token(route[:64])

@@ -55,7 +55,7 @@ def note(slot: Points, replica: str, at_ms: int, *, is_permission: bool) -> None
     slot.permission += is_permission
 
 
-def answered(slot: Points, replica: str, scoring: Scoring, at_ms: int, limits: RuleLimits) -> bool:
+def subtract(slot: Points, replica: str, scoring: Scoring, at_ms: int, limits: RuleLimits) -> bool:
     """One more answer of a replica, where there are points; whether none is left. What is got over is remembered."""
     if is_over(slot, at_ms):
         return True

@@ -32,7 +32,7 @@ def write_steps(connection: sqlite3.Connection, names: Names, steps: Sequence[St
             elif isinstance(step, Released):
                 connection.execute(
                     "UPDATE holds SET released_ms = ?, ended_by = ? "
-                    "WHERE scope_id = ? AND rule = ? AND began_seq = ? AND replica = ''",
+                    "WHERE scope_id = ? AND rule = ? AND name_seq = ? AND replica = ''",
                     (step.time_ms, step.by, names.scope(step.scope.key), step.rule, step.began_seq),
                 )
 
@@ -55,13 +55,23 @@ def _transition(connection: sqlite3.Connection, names: Names, event: DerivedEven
 
 
 def _held(connection: sqlite3.Connection, names: Names, event: TargetHeld) -> None:
-    """A hold begins, or the end of one moves out."""
-    row = {"scope_id": names.scope(event.scope.key), "rule": event.rule, "began_seq": event.began_seq,
-           "replica": event.replica or "", "began_ms": event.time_ms, "end_ms": event.end_ms, "kind": event.kind,
+    """A hold begins, the end of one moves out, or a failed trial begins one again, under a new name."""
+    scope_id, replica = names.scope(event.scope.key), text(event.replica or "")
+    is_again = event.rule != "operator" and event.old_end_ms is not None
+    moved = connection.execute(
+        "UPDATE holds SET name_seq = ?, end_ms = ?, numbers = ?, moved = moved + 1 WHERE id = ("
+        "SELECT id FROM holds WHERE scope_id = ? AND rule = ? AND replica = ? "
+        "AND (name_seq = ? OR (? AND released_ms IS NULL AND end_ms > ?)) ORDER BY name_seq DESC LIMIT 1)",
+        (event.began_seq, event.end_ms, _numbers(event), scope_id, text(event.rule), replica,
+         event.began_seq, is_again, event.time_ms),
+    )  # fmt: skip
+    if moved.rowcount:
+        return
+    row = {"scope_id": scope_id, "rule": event.rule, "began_seq": event.began_seq, "name_seq": event.began_seq,
+           "replica": replica, "began_ms": event.time_ms, "end_ms": event.end_ms, "kind": event.kind,
            "status": event.status, "numbers": _numbers(event), "proof": int(event.proof),
            "enforced": int(event.enforced), "reason": event.reason, "actor": event.actor}  # fmt: skip
-    moves = "ON CONFLICT DO UPDATE SET end_ms = excluded.end_ms, numbers = excluded.numbers, moved = moved + 1"
-    _insert(connection, "holds", row, moves)
+    _insert(connection, "holds", row)
 
 
 def _act(connection: sqlite3.Connection, names: Names, act: HistoryAct) -> None:
@@ -91,7 +101,7 @@ def _numbers(event: DerivedEvent) -> str:
     return json.dumps(event.numbers, sort_keys=True)
 
 
-def _insert(connection: sqlite3.Connection, table: str, row: dict[str, Any], conflict: str = "") -> None:
+def _insert(connection: sqlite3.Connection, table: str, row: dict[str, Any]) -> None:
     values = [text(value) if isinstance(value, str) else value for value in row.values()]
     columns = ", ".join(row)
-    connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(row))}) {conflict}", values)
+    connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(row))})", values)

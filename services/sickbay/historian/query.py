@@ -13,6 +13,7 @@ import msgspec
 from sqlite_utils import Database
 
 from sickbay_events import rfc3339
+from sickbay_events.derived import numbers_in_words
 from sickbay_projections.replay.latency import Histogram, merged, quantile_ms
 
 from .errors import HistoryRefused
@@ -239,11 +240,9 @@ def _hold(row: dict[str, Any], at_ms: int) -> HoldRow:
 def _because(row: dict[str, Any]) -> str:
     if row["rule"] == "operator":
         return f"{row['actor']}: {row['reason']}"
-    numbers = {key: value for key, value in json.loads(row["numbers"]).items() if key != "replicas"}
     status = f" ({row['status']})" if row["status"] else ""
-    counted = ", ".join(f"{value} {key.removesuffix('s') if value == 1 else key}" for key, value in numbers.items())
     alone = f", {row['replica']} alone" if row["replica"] else ""
-    return f"{row['kind'] or 'unknown'}{status}, {counted}{alone}".rstrip(", ")
+    return f"{row['kind'] or 'unknown'}{status}, {numbers_in_words(json.loads(row['numbers']))}{alone}".rstrip(", ")
 
 
 def _truncated(db: Database, since_ms: int, until_ms: int) -> str:

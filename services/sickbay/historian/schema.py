@@ -58,6 +58,14 @@ def m004_standing_holds(db: Database) -> None:
     db.create_view("held", VIEWS["held"], replace=True)
 
 
+@migrations()
+def m005_holds_that_begin_again(db: Database) -> None:
+    """A hold that a failed trial begins again is one row; `name_seq` is the newest name that it stands under."""
+    db.table("holds").add_column("name_seq", int)
+    db.conn.execute("UPDATE holds SET name_seq = began_seq")
+    db.table("holds").create_index(["scope_id", "rule", "replica", "name_seq"])
+
+
 def _names(db: Database) -> None:
     db.table("kinds").create({"kind": str, "kind_group": str, "failed": int, "says": str}, pk="kind", strict=True)
     db.table("kinds").insert_all(

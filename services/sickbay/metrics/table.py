@@ -89,7 +89,7 @@ SERVICES: Final = (
         "Targets by whether they are held, usable, or without an event for an hour.",
         ("provider", "state"),
     ),
-    Metric("sickbay_held_scopes", "gauge", "Holds that deny now.", ("rule", "scope")),
+    Metric("sickbay_held_scopes", "gauge", "Holds that deny now, be it one replica alone.", ("rule", "scope")),
     Metric("sickbay_shadow_held_scopes", "gauge", "Holds that would deny if their rule were enforced.", ("rule",)),
     Metric("sickbay_probation_scopes", "gauge", "Holds that are over and wait for proof.", ("rule", "scope")),
     Metric(

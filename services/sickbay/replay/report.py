@@ -10,6 +10,7 @@ from string import Template
 from typing import Final
 
 from sickbay_events import Scope, rfc3339
+from sickbay_events.derived import numbers_in_words
 from sickbay_events.harmless import harmless
 from sickbay_projections.replay.compared import ComparedHold, ComparedScope, Result
 
@@ -163,7 +164,7 @@ def _bars(row: ComparedScope, bucket_ms: int, scale: _Scale) -> Iterator[str]:
 def _span(hold: ComparedHold, scale: _Scale, y: int, css: str) -> str:
     x = scale.x(hold.from_ms)
     width = max(2.0, round(scale.x(hold.to_ms) - x, 2))
-    numbers = ", ".join(f"{name} {count}" for name, count in hold.numbers.items())
+    numbers = numbers_in_words(hold.numbers)
     what = f"{hold.rule}, sequence {hold.began_seq}, {rfc3339(hold.from_ms)[:19]}Z to {rfc3339(hold.to_ms)[:19]}Z"
     what += f", {hold.kind}" if hold.kind else ""
     what += f" ({numbers})" if numbers else ""

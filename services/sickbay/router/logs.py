@@ -33,7 +33,7 @@ def silence() -> None:
 
 
 class HoldLog:
-    """WARNING for each hold of the cluster, INFO for each release. A listener of the mirror."""
+    """WARNING for each hold of the cluster, INFO for each failed trial and release. A listener of the mirror."""
 
     def __init__(self, now_ms: Callable[[], int], is_loaded: Callable[[], bool]) -> None:
         self._now_ms, self._is_loaded = now_ms, is_loaded
@@ -44,22 +44,25 @@ class HoldLog:
         now_ms = self._now_ms()
         before = {(hold.rule, hold.began_seq): hold for hold in old.holds} if old else {}
         after = {(hold.rule, hold.began_seq): hold for hold in new.holds} if new else {}
+        standing = {hold.rule for hold in before.values() if hold.end_ms > now_ms}
         for name, hold in after.items():
             if name not in before and hold.end_ms > now_ms:
-                self._held(key, new, hold, now_ms)
+                self._held(key, new, hold, now_ms, is_again=hold.rule in standing)
         for name, hold in before.items():
             if name not in after and (hold.end_ms > now_ms or hold.proof) and new is not None and not after:
                 self._released(key, hold, new)
 
-    def _held(self, key: str, entry: GateEntry | None, hold: HoldView, now_ms: int) -> None:
+    def _held(self, key: str, entry: GateEntry | None, hold: HoldView, now_ms: int, *, is_again: bool) -> None:
         if not self._is_loaded():
             self._found += 1
             if self._found > LOADED_MAX:
                 return
         left_s = (hold.end_ms - now_ms) / 1000
         by = f", by {hold.actor}: {hold.reason}" if hold.actor else ""
-        _log.warning(
-            "held %s: %s, %d %s, last status %s, %.1f s%s%s",
+        _log.log(
+            logging.INFO if is_again else logging.WARNING,
+            "%s %s: %s, %d %s, last status %s, %.1f s%s%s",
+            "still held" if is_again else "held",
             _name(entry, key),
             hold.rule,
             hold.count,

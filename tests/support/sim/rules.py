@@ -255,12 +255,7 @@ class Walk:
         for one in derived:
             if one.cause_seq != seq:
                 self._says(seq, f"a derived event names another cause: {one}")
-            if (
-                isinstance(one, TargetHeld)
-                and one.replica is None
-                and one.rule != "operator"
-                and one.old_end_ms is None
-            ):
+            if isinstance(one, TargetHeld) and one.replica is None and one.rule != "operator":
                 self._began(one, event, seq, now_ms)
             elif isinstance(one, Released):
                 name = self._names.get((one.scope.key, one.rule))

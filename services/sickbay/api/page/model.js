@@ -203,6 +203,7 @@ export function lanes(transitions, fromMs, nowMs) {
 
 function add(bars, fact, fromMs) {
   const name = `${fact.rule} ${fact.began_seq}`;
+  if (!bars.has(name) && fact.old_end_ms != null) renamed(bars, fact, name);
   const bar = bars.get(name);
   const enforced = fact.enforced !== false;
   if (fact.type === "released") {
@@ -213,6 +214,18 @@ function add(bars, fact, fromMs) {
     // Its beginning lies before what is known if this only moved its end.
     const began = fact.old_end_ms == null || bar ? fact.time_ms : fromMs;
     bars.set(name, { rule: fact.rule, fromMs: began, toMs: fact.end_ms, replica: fact.replica ?? null, enforced });
+  }
+}
+
+/** A failed trial begins a hold again under a new name: it is the same bar. */
+function renamed(bars, fact, name) {
+  const replica = fact.replica ?? null;
+  for (const [old, bar] of bars) {
+    if (bar.rule === fact.rule && bar.replica === replica && bar.toMs === fact.old_end_ms) {
+      bars.delete(old);
+      bars.set(name, bar);
+      return;
+    }
   }
 }
 
