@@ -20,8 +20,8 @@ from .invalid import InvalidValue
 
 ACCEPTED: Final = (
     "an RFC 3339 time (2026-11-30T12:00:00Z), a date or a local time (2026-11-30, 2026-11-30 14:00), a time of day "
-    "(03:12, yesterday 14:00), both with a zone's name such as Europe/Berlin behind it or not, now, today, yesterday, or "
-    "how long ago (2 hours ago, 90m, 3d)"
+    "(03:12, yesterday 14:00), both with a zone's name such as Europe/Berlin behind it or not, now, today, yesterday, "
+    "or how long ago (2 hours ago, 90m, 3d)"
 )
 
 
@@ -76,7 +76,8 @@ def _zone(text: str, name: str | None, zone: tzinfo | None) -> tzinfo | None:
     try:
         return ZoneInfo({"utc": "UTC", "z": "UTC"}.get(name.lower(), name))
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidValue("time", text, f"a time zone such as Europe/Berlin or UTC: {name!r} is no time zone") from None
+        accepted = f"a time zone such as Europe/Berlin or UTC: {name!r} is no time zone"
+        raise InvalidValue("time", text, accepted) from None
 
 
 def _of_day_ms(

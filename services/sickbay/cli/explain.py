@@ -37,7 +37,7 @@ from .base import (
     run,
     seconds,
 )
-from .look import ask, scope_cells
+from .look import ask, held_table, scope_cells
 from .places import place_of
 from .progress import progress
 from .sentences import WARNINGS_MAX, sentences, warning_line
@@ -78,7 +78,7 @@ def explain(
     async def work() -> Explanation:
         async with connected(nats, data) as client:
             if at is None and seq is None and not replica:
-                question = {"provider": name} if model is None else {"provider": name, "model": model}
+                question = {"provider": name, "model": model, "near": True}
                 state = await ask(client, "sickbay.v1.explain", question)
                 warnings = await warnings_of(client, scope, state["at"]) if state is not None else []
                 try:
@@ -205,14 +205,23 @@ def _shown_state(found: dict[str, Any] | None, provider: str, model: str | None)
         why = decision["reason"] if decision["reason"] != "ok" else "no rule holds it"
         trial = ", on probation: one trial is wanted" if decision["allowed"] and decision["trial"] else ""
         lines.append(line(f"{name} {word}: {why}{trial} (log sequence {found['seq']})"))
-    cells = [cell for scope in found["scopes"] if _tells(scope) for cell in scope_cells(scope)]
+    told = [scope for scope in [*found["scopes"], *found.get("below", [])] if _tells(scope)]
+    cells = [cell for scope in told for cell in scope_cells(scope)]
     if cells:
-        lines.append(rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells))
+        lines.append(held_table(cells, console().width))
     elif decision is None:
-        lines.append(line(f"{name}: nothing is known of it"))
+        known = "nothing of it is held" if found.get("known", found["scopes"]) else "nothing is known of it"
+        lines.append(line(f"{name}: {known}{_meant(found)}"))
+    elif not found.get("known", True):
+        lines.append(line(f"nothing is known of {name}{_meant(found)}"))
     for scope in found["scopes"]:
         lines += [line(text) for text in sentences(scope)]
     return Group(*lines)
+
+
+def _meant(found: dict[str, Any]) -> str:
+    near = [f"{provider} {model or ''}".rstrip() for provider, model in found.get("near", [])]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _tells(scope: dict[str, Any]) -> bool:

@@ -34,7 +34,7 @@ from .base import (
     seconds,
 )
 from .compare import LIVE, Asked, compare
-from .look import scope_cells
+from .look import held_table, scope_cells
 from .places import place_of
 from .progress import progress
 
@@ -215,7 +215,7 @@ def show_replay(done: Replay) -> None:
         cells = [cell for document in documents if document is not None for cell in scope_cells(document)]
         out.print(f"held at {rfc3339(done.at_ms)[:23]}Z, log sequence {fleet.seq}:" + ("" if cells else " nothing"))
         if cells:
-            out.print(rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells))
+            out.print(held_table(cells, console().width))
     elif done.asks is None and derived.newest:
         if (earlier := sum(derived.counts.values()) - derived.counts["health"] - len(derived.newest)) > 0:
             out.print(f"({earlier} earlier ones are not shown; --json has them all)")

@@ -6,7 +6,7 @@ queue group, and what is wrong with a request comes back as a service error with
     sickbay.v1.status      {"provider"?, "model"?, "all"?, "limit"?, "after"?, "warnings"?}   what is held, or all
                            targets by pages
     sickbay.v1.decide      {"provider", "model", "replica"?}          a decision with the target's whole counters
-    sickbay.v1.explain     {"provider", "model"?}                     the documents of a scope and of those around it
+    sickbay.v1.explain     {"provider", "model"?, "near"?}            the documents of a scope and of those around it
     sickbay.v1.trial       {"replica", "provider", "model", "leases", "token", "limit_ms"?, "action"?}   a trial's lease
     sickbay.operate.v1.hold|allow|clear  {"provider", "model"?, "reason", "actor", "for_s"? or "until"?}
     sickbay.operate.v1.policy            {} shows it; {"policy", "expect", "reason", "actor"} sets it
@@ -44,6 +44,7 @@ from ..invalid import InvalidValue
 from ..log.transitions import warnings_of
 from ..loggers import logger
 from ..projector.health import ProjectorHealth
+from .known import held_below, is_known, near_names
 from .leases import Leases, NotCurrent
 
 _log = logger("sickbay.rpc")
@@ -100,6 +101,8 @@ class ExplainAsk(RpcRequest, kw_only=True):
 
     provider: Name
     model: Name | None = None
+    near: bool = False
+    """Also whether the name is `known`, and if not, which known names are `near` it."""
 
 
 class OperateAsk(RpcRequest, kw_only=True):
@@ -185,11 +188,17 @@ def answer_decide(folds: Folds, ask: DecideAsk) -> dict[str, Any]:
 
 def answer_explain(folds: Folds, ask: ExplainAsk) -> dict[str, Any]:
     """Answer to `ExplainAsk`: the decision where a model is named, and the documents of the scopes around it."""
-    return documents_around(folds.fleet, scope_of(ask.provider, ask.model), folds.now_ms())
+    fleet, scope, now_ms = folds.fleet, scope_of(ask.provider, ask.model), folds.now_ms()
+    answer = documents_around(fleet, scope, now_ms)
+    if ask.near:
+        answer["known"] = is_known(fleet, scope, now_ms)
+        answer["near"] = [] if answer["known"] else near_names(fleet, scope)
+    return answer
 
 
 def documents_around(fleet: Fleet, scope: Scope, at_ms: int) -> dict[str, Any]:
-    """The documents of a scope and of those around it at a log time, and for a model the decision."""
+    """The documents of a scope and of those around it at a log time; for a model the decision, else what is held
+    `below`."""
     chain = [Scope(scope.host)]
     if scope.alias is not None:
         chain.append(Scope(scope.host, scope.alias))
@@ -199,6 +208,8 @@ def documents_around(fleet: Fleet, scope: Scope, at_ms: int) -> dict[str, Any]:
     answer = {**_head(fleet, at_ms), "scope": scope.key, "scopes": found}
     if scope.model is not None:
         answer["decision"] = msgspec.to_builtins(fleet.decide(Target(scope.provider, scope.model), at_ms))
+    else:
+        answer["below"] = held_below(fleet, scope, at_ms)
     return answer
 
 
