@@ -160,7 +160,7 @@ PURE_ROOMS = {
     "replay": "state rules face",
     "testing": "state face",
 }
-FACE = {"", "fold", "decide", "entries", "document", "weighing"}
+FACE = {"", "alone", "fold", "decide", "entries", "document", "weighing"}
 ROUTER_SIDE = {"events", "projections", "bus", "view", "router", *GROUND.split(), "config"}
 
 

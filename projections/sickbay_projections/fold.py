@@ -24,6 +24,7 @@ from sickbay_events.policy import Policy
 from sickbay_events.view import Decision, GateEntry
 
 from . import entries
+from .alone import HeldAlone
 from .decide import decide_entries
 from .document import target_document
 from .rules import catalog, health, holds, overrides, witnesses
@@ -63,6 +64,8 @@ class Fleet:
         self.passed_over: dict[int, str] = {}
         """Sequences of the last call that folded no target, and why: `repeated`, `other` (no room), or the reason of a
         poison. No part of the state."""
+        self.alone = HeldAlone()
+        """What single replicas keep themselves from, as they said lately. No part of the state."""
         self.store = store or Store(policy if policy is not None else Policy())
         self._routes: dict[str, tuple[Replica, Node]] = {}
         self._case = FoldContext()
@@ -256,6 +259,10 @@ class Fleet:
             replica.heard_ms = now_ms  # who only probes is no router: it must not turn a fleet of one into two
         self.store.touch_replica(replica)
         if isinstance(event, CallsRefused):
+            if not self.overlay:
+                self.alone.note(target.key, replica.key, event, self.seq, now_ms)
+                self._case.seq, self._case.now_ms = self.seq, now_ms
+                notices.fold_refused(self._case, replica, target.scope, event)
             return node
         node = node or self.store.new_target(target, replica, now_ms)
         if node is None:

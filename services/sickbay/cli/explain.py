@@ -225,4 +225,4 @@ def _meant(found: dict[str, Any]) -> str:
 
 
 def _tells(scope: dict[str, Any]) -> bool:
-    return bool(scope["holds"] or scope["operator"])
+    return bool(scope["holds"] or scope["operator"] or scope.get("alone"))

@@ -226,6 +226,9 @@ def scope_cells(scope: dict[str, Any]) -> list[tuple[object, ...]]:
         left = seconds(hold["left_s"]) if hold["phase"] == "held" else ""
         since = _since(hold.get("began_ms"), at_ms)
         found.append((*name, _state(hold), since, left, cause_of(hold), hold["began_seq"]))
+    for own in scope.get("alone", ()):
+        because = f"{own['replica']} alone keeps it from itself: {own['calls']} calls in a minute"
+        found.append((*name, f"{own['rule']} (one replica)", "", seconds(own["left_s"]), because, own["seq"]))
     if not found and scope.get("last_event_seq") and (scope["outcomes"] or scope.get("health") != "unknown"):
         counted = scope["evidence"].get("strikes", {"points": 0})
         strikes = f"{counted['points']} of {counted['needed']} strikes" if counted["points"] else _word(scope)

@@ -72,6 +72,10 @@ def serve(
     given = locals()  # every option but the last is a setting of the same name
     del given["until_stdin_closes"]
     settings = Settings.from_environment(**given)
+    if settings.http_tokens:
+        from ..api.tokens import read_tokens
+
+        read_tokens(Path(settings.http_tokens).expanduser())  # refused here, before a server of its own runs
     with loop_runner() as runner:
         runner.run(_serve(settings, until_stdin_closes=until_stdin_closes))
 

@@ -374,8 +374,9 @@ class Sickbay:
     def _report_denials(self) -> None:
         """Report the calls that holds kept away in this minute, one event for each target and rule: only statistics."""
         minute = rfc3339((self._minute or int(time.time()) // MINUTE_S) * MINUTE_S * 1000)
-        for target, rule, count in self.gate.take_denials():
-            self.reporter.enqueue(target, CallsRefused(count=count, rule=rule, minute=minute))
+        for target, rule, count, until_ms in self.gate.take_denials():
+            event = CallsRefused(count=count, rule=rule, minute=minute, alone_until_ms=until_ms or None)
+            self.reporter.enqueue(target, event)
 
 
 def connect(

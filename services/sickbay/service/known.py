@@ -39,11 +39,22 @@ def near_names(fleet: Fleet, scope: Scope) -> Sequence[tuple[str, str | None]]:
     return [(provider, model) for provider, model in models if model == scope.model][:NEAR_MAX]
 
 
+def held_keys(fleet: Fleet, at_ms: int) -> set[str]:
+    """Keys of all scopes that have an entry, or that one replica alone keeps from itself."""
+    return {key for key, _ in fleet.entries()} | {one.scope for one in fleet.alone.standing(at_ms)}
+
+
+def told_document(fleet: Fleet, key: str, at_ms: int) -> dict[str, Any] | None:
+    """A scope's document, and under `alone` which replicas keep it from themselves; None if it is not in the state."""
+    found = fleet.document(key, at_ms)
+    return None if found is None else {**found, "alone": fleet.alone.of(key, at_ms)}
+
+
 def held_below(fleet: Fleet, scope: Scope, at_ms: int) -> list[dict[str, Any]]:
-    """Documents of what is held below a host or a credential, by its own holds or an operator's act."""
-    keys = (key for key, _ in fleet.entries() if key.startswith(f"{scope.key}."))
-    documents = (document for key in keys if (document := fleet.document(key, at_ms)) is not None)
-    return list(islice((one for one in documents if one["holds"] or one["operator"]), HELD_MAX))
+    """Documents of what is held below a host or a credential, be it by an operator or for one replica alone."""
+    below = (key for key in sorted(held_keys(fleet, at_ms)) if key.startswith(f"{scope.key}."))
+    documents = (document for key in below if (document := told_document(fleet, key, at_ms)) is not None)
+    return list(islice((one for one in documents if one["holds"] or one["operator"] or one["alone"]), HELD_MAX))
 
 
 def _keys(fleet: Fleet) -> list[str]:

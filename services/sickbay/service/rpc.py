@@ -44,7 +44,7 @@ from ..invalid import InvalidValue
 from ..log.transitions import warnings_of
 from ..loggers import logger
 from ..projector.health import ProjectorHealth
-from .known import held_below, is_known, near_names
+from .known import held_below, held_keys, is_known, near_names, told_document
 from .leases import Leases, NotCurrent
 
 _log = logger("sickbay.rpc")
@@ -153,12 +153,12 @@ def answer_status(folds: Folds, ask: StatusAsk) -> dict[str, Any]:
     """Answer to `StatusAsk`: documents of what is held, or of all targets, one page."""
     fleet, now_ms = folds.fleet, folds.now_ms()
     wanted = None if ask.provider is None else scope_of(ask.provider, ask.model).key
-    keys: Iterable[str] = fleet.keys() if ask.all else (key for key, _ in fleet.entries())
+    keys: Iterable[str] = fleet.keys() if ask.all else held_keys(fleet, now_ms)
     within = sorted(key for key in keys if key > ask.after and (wanted is None or _is_within(key, wanted)))
     documents: list[dict[str, Any]] = []
     last, size = "", 0
     for key in islice(within, ask.limit):
-        found = fleet.document(key, now_ms)
+        found = told_document(fleet, key, now_ms)
         if found is not None:
             size += len(msgspec.json.encode(found))
             if documents and size > REPLY_BYTES_MAX:
@@ -204,7 +204,7 @@ def documents_around(fleet: Fleet, scope: Scope, at_ms: int) -> dict[str, Any]:
         chain.append(Scope(scope.host, scope.alias))
     if scope.model is not None:
         chain.append(scope)
-    found = [document for part in chain if (document := fleet.document(part.key, at_ms)) is not None]
+    found = [document for part in chain if (document := told_document(fleet, part.key, at_ms)) is not None]
     answer = {**_head(fleet, at_ms), "scope": scope.key, "scopes": found}
     if scope.model is not None:
         answer["decision"] = msgspec.to_builtins(fleet.decide(Target(scope.provider, scope.model), at_ms))
