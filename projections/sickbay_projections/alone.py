@@ -52,24 +52,19 @@ class HeldAlone:
             del self._held[next(iter(self._held))]
 
     def standing(self, at_ms: int) -> list[AloneHold]:
-        """All that stand at a log time, in the order in which they were last spoken of."""
+        """All that stand at a log time as their replicas said, in the order in which they were last spoken of."""
         return [one for one in self._held.values() if at_ms < min(one.end_ms, one.said_ms + SAID_MS)]
 
-    def of(self, scope: str, at_ms: int) -> list[dict[str, Any]]:
-        """Those of a target as plain data."""
-        if not self._held:
-            return []
-        return [
-            {
-                "replica": one.replica,
-                "rule": one.rule,
-                "end_ms": one.end_ms,
-                "until": rfc3339(one.end_ms),
-                "left_s": (one.end_ms - at_ms) / 1000,
-                "calls": one.calls,
-                "said_ms": one.said_ms,
-                "seq": one.seq,
-            }
-            for one in self.standing(at_ms)
-            if one.scope == scope
-        ]
+
+def alone_fact(one: AloneHold, at_ms: int) -> dict[str, Any]:
+    """One of them as plain data, at a log time."""
+    return {
+        "replica": one.replica,
+        "rule": one.rule,
+        "end_ms": one.end_ms,
+        "until": rfc3339(one.end_ms),
+        "left_s": (one.end_ms - at_ms) / 1000,
+        "calls": one.calls,
+        "said_ms": one.said_ms,
+        "seq": one.seq,
+    }

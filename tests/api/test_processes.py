@@ -170,11 +170,8 @@ def test_a_token_is_rotated_while_both_count(tmp_path: Path) -> None:
     ] * 2
     again = sickbay("token", "ana", "--rotate", str(path))
     assert again.returncode == 2 and "take the first of ana out" in again.stderr and path.read_text() == text
-    for arguments, says in (
-        (("bob", "--rotate", str(path)), "name"),
-        (("ana", "--rotate", str(path), "--roles", "read"), "alone"),
-    ):
-        refused = sickbay("token", *arguments)
+    for arguments, says in ((("bob",), "name"), (("ana", "--roles", "read"), "alone")):
+        refused = sickbay("token", *arguments, "--rotate", str(path))
         assert refused.returncode == 2 and says in refused.stderr and path.read_text() == text
     assert sickbay("token", "ana", "--rotate", str(tmp_path / "none")).returncode == 1
 

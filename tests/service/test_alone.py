@@ -72,10 +72,21 @@ def test_it_stands_until_its_end_or_until_nothing_is_said_of_it() -> None:
     log = Log(TARGET)
     fleet = given(said(log, 0, 60), said(log, 0, 1_000, "r2"), said(log, 0, 1_000, "r3")).fleet
     fleet.apply(said(log, 30, None, "r3"))  # the fleet's hold keeps them now, or none of its own
-    key = TARGET.key
-    assert [one["replica"] for one in fleet.alone.of(key, log.ms(59))] == ["r1", "r2"]
-    assert [one["replica"] for one in fleet.alone.of(key, log.ms(60))] == ["r2"]
-    assert fleet.alone.of(key, log.ms(0) + SAID_MS) == []
+    assert [one.replica for one in fleet.held_alone(log.ms(59))] == ["r1", "r2"]
+    assert [one.replica for one in fleet.held_alone(log.ms(60))] == ["r2"]
+    assert fleet.held_alone(log.ms(0) + SAID_MS) == []
+
+
+def test_what_the_fleet_holds_too_is_nobodys_own() -> None:
+    """A replica's own hold begins first, and its word comes when the minute is over."""
+    log = Log(TARGET)
+    dead = [log.outcome("model_unavailable", at_s=1, replica=name) for name in ("r1", "r2")]
+    fleet = given(*dead, said(log, 2, 60, rule="quarantine"), said(log, 2, 60, rule="breaker")).fleet
+    assert [one.rule for one in fleet.held_alone(log.ms(3))] == ["breaker"]
+    fleet.apply(log.override("clear", at_s=4))
+    assert fleet.held_alone(log.ms(5)) == []
+    fleet.apply(said(log, 6, 60, rule="breaker"))
+    assert [one.rule for one in fleet.held_alone(log.ms(7))] == ["breaker"]
 
 
 def test_a_router_with_an_old_key_is_named_once_an_hour() -> None:
@@ -130,7 +141,7 @@ def test_ten_thousand_targets_do_not_grow_it_without_end() -> None:
     for n in range(ALONE_MAX + 100):
         target = Target("h", f"m{n}")
         fleet.apply(log.event(CallsRefused(count=1, rule="breaker", alone_until_ms=log.ms(99)), at_s=1, target=target))
-    standing = fleet.alone.standing(log.ms(2))
+    standing = fleet.held_alone(log.ms(2))
     assert len(standing) == ALONE_MAX and standing[-1].scope == Target("h", f"m{ALONE_MAX + 99}").key
 
 

@@ -217,7 +217,7 @@ def fleet_samples(fleet: Fleet, look: FleetScan) -> Iterator[Sample]:
 
 def _alone_samples(fleet: Fleet, now_ms: int) -> Iterator[Sample]:
     """The replicas that keep most from themselves, by rule; of all others the sum."""
-    counts = Counter((one.replica, one.rule) for one in fleet.alone.standing(now_ms))
+    counts = Counter((one.replica, one.rule) for one in fleet.held_alone(now_ms))
     told = counts.most_common(REPLICAS_MAX)
     for (replica, rule), count in told:
         yield Sample("sickbay_replica_held_targets", count, (replica, rule))

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sickbay_events import Scope
 from sickbay_projections import Fleet
+from sickbay_projections.alone import alone_fact
 
 NEAR_MAX: Final = 3
 LOOKED_AT_MAX: Final = 2_000
@@ -41,13 +42,15 @@ def near_names(fleet: Fleet, scope: Scope) -> Sequence[tuple[str, str | None]]:
 
 def held_keys(fleet: Fleet, at_ms: int) -> set[str]:
     """Keys of all scopes that have an entry, or that one replica alone keeps from itself."""
-    return {key for key, _ in fleet.entries()} | {one.scope for one in fleet.alone.standing(at_ms)}
+    return {key for key, _ in fleet.entries()} | {one.scope for one in fleet.held_alone(at_ms)}
 
 
 def told_document(fleet: Fleet, key: str, at_ms: int) -> dict[str, Any] | None:
     """A scope's document, and under `alone` which replicas keep it from themselves; None if it is not in the state."""
     found = fleet.document(key, at_ms)
-    return None if found is None else {**found, "alone": fleet.alone.of(key, at_ms)}
+    if found is None:
+        return None
+    return {**found, "alone": [alone_fact(one, at_ms) for one in fleet.held_alone(at_ms) if one.scope == key]}
 
 
 def held_below(fleet: Fleet, scope: Scope, at_ms: int) -> list[dict[str, Any]]:
