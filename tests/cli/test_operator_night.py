@@ -92,6 +92,28 @@ def test_acts_say_what_they_change_end_or_leave_without_effect(run: Callable[...
     assert "nothing of it was held" in said
 
 
+def test_what_happened_is_told_with_who_did_it(run: Callable[..., Done]) -> None:
+    """By the commands of the runbook, for the fleet and for one target."""
+    model = ("api.mistral.ai", "codestral")
+    assert run("hold", *model, "--for", "1h", "--reason", "strange answers", "--actor", "bob").returncode == 0
+    assert run("hold", *model, "--for", "2h", "--reason", "a longer one", "--actor", "ana").returncode == 0
+    said = run("replay", "live", "--from", "10 minutes ago").stdout
+    for line in ("held by operator, bob: strange answers", "released (operator) by replaced, ana: a longer one"):
+        assert line in said
+    story = run("explain", *model).stdout
+    assert "released from operator by replaced" in story and "bob" in story
+    assert run("clear", *model, "--reason", "done", "--actor", "ana").returncode == 0
+    until_sync(
+        lambda: _acts(run("history", *model).stdout)[-3:] == ["hold", "hold", "clear"], "the history has the acts"
+    )
+    shown = run("history", *model).stdout
+    assert "ana: a longer one" in shown and "replaced" in shown and "still held" not in shown
+
+
+def _acts(shown: str) -> list[str]:
+    return [line.split()[1] for line in shown.splitlines() if line[:2] == "20" and line[19:20] == "Z"]
+
+
 def test_an_end_and_a_place_can_be_times_of_day(run: Callable[..., Done]) -> None:
     assert run("hold", "api.x.ai", "--until", "03:12", "--reason", "night", "--new").returncode == 0
     assert run("explain", "api.x.ai", "--at", "yesterday 14:00").returncode in (0, 1)

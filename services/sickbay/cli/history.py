@@ -42,6 +42,7 @@ HistoryFile: TypeAlias = Annotated[
     typer.Option("--history", metavar="FILE", help="The history's file; default $SICKBAY_HISTORY."),
 ]
 TIMELINE_CHARS: Final = 48
+ACTS_SHOWN: Final = 20
 
 
 def add(app: typer.Typer) -> None:
@@ -137,6 +138,7 @@ def _print(found: Report, where: Path) -> None:
             out.print(f"  {count} x {kind}")
     if not found.holds:
         out.print(f"nothing was held ({where})" if found.known else f"nothing is known of it ({where})")
+        _print_acts(found)
         return
     cells = [
         (hold.began[:19].replace("T", " "), seconds(hold.held_s) + ("" if hold.ended else " so far"),
@@ -150,6 +152,17 @@ def _print(found: Report, where: Path) -> None:
         line.append(f" {harmless(lane.name)}", style="default")
         out.print(line, no_wrap=True, overflow="ellipsis", crop=True)
     out.print(_scale(found))
+    _print_acts(found)
+
+
+def _print_acts(found: Report) -> None:
+    """What operators did in that time, and why."""
+    out = console()
+    if (earlier := len(found.acts) - ACTS_SHOWN) > 0:
+        out.print(f"({earlier} earlier acts; --json has them all)")
+    for act in found.acts[-ACTS_SHOWN:]:
+        name = " ".join(str(act[key]) for key in ("provider", "model") if act[key])
+        out.print(f"{act['at'][:19]}Z {act['action']} {name}, {act['actor']}: {act['reason']}")
 
 
 def _what(hold: HoldRow) -> str:

@@ -252,14 +252,20 @@ def _transition_cells(events: Iterable[DerivedEvent]) -> Iterator[tuple[object, 
 
 def _word(event: DerivedEvent) -> str:
     if isinstance(event, TargetHeld):
-        return f"held by {event.rule}" + ("" if event.enforced else " (shadow)")
+        alone = f" for {event.replica} alone" if event.replica else ""
+        return f"held by {event.rule}{alone}" + ("" if event.enforced else " (shadow)") + _actor(event)
     if isinstance(event, Released):
-        return f"released ({event.rule}) by {event.by}"
+        return f"released ({event.rule}) by {event.by}{_actor(event)}"
     if isinstance(event, HealthChanged):
         return f"{event.new}, was {event.old}"
     if isinstance(event, WarningRaised):
         return f"warns: {event.rule} {event.signature or event.replica or ''}".strip()
     return event.rule
+
+
+def _actor(event: TargetHeld | Released) -> str:
+    """Who did it, if an operator did."""
+    return f", {event.actor}: {event.reason}" if event.actor else ""
 
 
 def _answer_cells(asks: ReplayQuestions) -> Iterator[tuple[object, ...]]:
