@@ -36,8 +36,8 @@ def test_a_provider_lists_what_of_it_is_held_and_why(run: Callable[..., Done]) -
     """The first command of the alerts' annotations: sickbay explain PROVIDER."""
     said = run("explain", "api.mistral.ai").stdout
     for model in ("codestral", "pixtral"):
-        (line,) = [line for line in said.splitlines() if model in line and "credential" in line]
-        assert "3 x auth (401)" in line
+        (line,) = [line for line in said.splitlines() if line.startswith(f"api.mistral.ai  {model} ")]
+        assert "credential" in line and "3 x auth (401)" in line
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,17 @@ def test_what_happened_is_told_with_who_did_it(run: Callable[..., Done]) -> None
     )
     shown = run("history", *model).stdout
     assert "ana: a longer one" in shown and "replaced" in shown and "still held" not in shown
+
+
+def test_effects_are_those_that_were_told_not_of_a_part_of_the_log(run: Callable[..., Done]) -> None:
+    """Of the model's own events one replica rejects it, with nobody else heard of: a fold of them alone would hold it.
+    The fleet, which hears others on another model, holds that one replica's word and says so."""
+    for replica in ("router-1", "router-2", "router-3"):
+        run("report", "api.groq.com", "well", "--kind", "ok", "--replica", replica)
+    for _ in range(2):
+        run("report", "api.groq.com", "gone", "--kind", "permission_model", "--status", "403", "--replica", "router-3")
+    told = "held by quarantine for router-3 alone until"
+    until_sync(lambda: told in run("explain", "api.groq.com", "gone").stdout, "what was told")
 
 
 def _acts(shown: str) -> list[str]:
