@@ -102,6 +102,8 @@ class CallsRefused(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     id: str | None = None
     minute: str | None = None
     """RFC 3339 beginning of the minute, by the replica's wall clock."""
+    alone_until_ms: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    """Log time at which the hold ends, if it is this replica's own and the fleet has none."""
     at: str | None = None
 
 

@@ -24,6 +24,7 @@ def target_document(node: Node, seq: int, at_ms: int) -> dict[str, Any]:
         "provider": node.scope.provider,
         "model": node.scope.model,
         "scope": node.scope.name,
+        "key": node.scope.key,
         "seq": seq,
         "at_ms": at_ms,
         "outcomes": state.outcomes,
@@ -88,6 +89,7 @@ def _operator(state: ScopeState, at_ms: int) -> dict[str, Any] | None:
     return {
         "action": "allow" if operator.allow else "hold",
         "seq": operator.seq,
+        "began_ms": operator.time_ms,
         "end_ms": operator.end_ms,
         "until": rfc3339(operator.end_ms),
         "left_s": (operator.end_ms - at_ms) / 1000,

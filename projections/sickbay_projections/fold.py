@@ -24,6 +24,7 @@ from sickbay_events.policy import Policy
 from sickbay_events.view import Decision, GateEntry
 
 from . import entries
+from .alone import AloneHold, HeldAlone
 from .decide import decide_entries
 from .document import target_document
 from .rules import catalog, health, holds, overrides, witnesses
@@ -63,6 +64,8 @@ class Fleet:
         self.passed_over: dict[int, str] = {}
         """Sequences of the last call that folded no target, and why: `repeated`, `other` (no room), or the reason of a
         poison. No part of the state."""
+        self.alone = HeldAlone()
+        """What single replicas keep themselves from, as they said lately. No part of the state."""
         self.store = store or Store(policy if policy is not None else Policy())
         self._routes: dict[str, tuple[Replica, Node]] = {}
         self._case = FoldContext()
@@ -256,6 +259,11 @@ class Fleet:
             replica.heard_ms = now_ms  # who only probes is no router: it must not turn a fleet of one into two
         self.store.touch_replica(replica)
         if isinstance(event, CallsRefused):
+            if not self.overlay:
+                self.alone.note(target.key, replica.key, event, self.seq, now_ms)
+                self._case.seq, self._case.now_ms = self.seq, now_ms
+                if not self._holds(target.key, event.rule, now_ms, told_seq=self.seq):
+                    notices.fold_refused(self._case, replica, target.scope, event)
             return node
         node = node or self.store.new_target(target, replica, now_ms)
         if node is None:
@@ -350,6 +358,20 @@ class Fleet:
         """All counters of a target or a wider scope at a log time; None if it is not in the state."""
         node = self.store.nodes.get(scope_key)
         return None if node is None else target_document(node, self.seq, at_ms)
+
+    def held_alone(self, at_ms: int) -> list[AloneHold]:
+        """What single replicas keep from themselves at a log time, and the fleet does not hold by that rule. An
+        operator's clear ends it there too."""
+        standing = self.alone.standing(at_ms)
+        return [one for one in standing if not self._holds(one.scope, one.rule, at_ms, told_seq=one.seq)]
+
+    def _holds(self, scope_key: str, rule: str, at_ms: int, *, told_seq: int) -> bool:
+        """Whether the fleet holds a target by this rule, or a clear came after what a replica told."""
+        found = [self.store.nodes.get(key) for key in Target.of_key(scope_key).keys]
+        states = [node.state for node in found if node is not None]
+        held = [state.holds[rule] for state in states if state.holds and rule in state.holds]
+        is_held = any(at_ms < hold.end_ms for hold in held)
+        return is_held or any(state.cleared_seq > told_seq for state in states)
 
     def decide(self, target: Target, at_ms: int, replica: str = "") -> Decision:
         """May this target be called at this log time? To the millisecond, from the state itself."""

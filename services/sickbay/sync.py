@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +25,7 @@ from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 from sickbay_events import Decision, Target
 
+from .loggers import logger
 from .router import sync_calls
 from .router.attempt import Attempt
 from .router.calls import ChainCall
@@ -39,7 +39,7 @@ from .router.sync_calls import SyncStreamingAnswer
 
 __all__ = ["SyncSickbay", "connect"]
 
-_log = logging.getLogger("sickbay.sync")
+_log = logger("sickbay.sync")
 
 T = TypeVar("T")
 F = TypeVar("F")

@@ -19,8 +19,9 @@ from sickbay_events.times import parse_rfc3339
 from .invalid import InvalidValue
 
 ACCEPTED: Final = (
-    "an RFC 3339 time (2026-11-30T12:00:00Z), a date or a local time (2026-11-30, 2026-11-30 14:00, with a zone's name "
-    "such as Europe/Berlin behind it or not), now, today, yesterday, or how long ago (2 hours ago, 90m, 3d)"
+    "an RFC 3339 time (2026-11-30T12:00:00Z), a date or a local time (2026-11-30, 2026-11-30 14:00), a time of day "
+    "(03:12, yesterday 14:00), both with a zone's name such as Europe/Berlin behind it or not, now, today, yesterday, "
+    "or how long ago (2 hours ago, 90m, 3d)"
 )
 
 
@@ -34,11 +35,19 @@ _PART: Final = re.compile(r"(\ban?(?=\s)|\d+(?:\.\d+)?)\s*([a-z]+)")
 _LOCAL: Final = re.compile(
     r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?))?(?:\s+([A-Za-z][\w+/-]*))?"
 )
+_OF_DAY: Final = re.compile(
+    r"(?:(today|yesterday|tomorrow)\s+(?:at\s+)?)?(\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?)(?:\s+([A-Za-z][\w+/-]*))?",
+    re.IGNORECASE,
+)
+_DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _YEARS_MAX: Final = 1_000
 
 
-def when_ms(text: str, *, now_ms: int, zone: tzinfo | None = None) -> int:
-    """Milliseconds since the epoch. `zone` None: this machine's. Raises `InvalidValue` with the accepted forms."""
+def when_ms(text: str, *, now_ms: int, zone: tzinfo | None = None, ahead: bool = False) -> int:
+    """Milliseconds since the epoch. `zone` None: this machine's. Raises `InvalidValue` with the accepted forms.
+
+    A time of day alone is the latest that was, or with `ahead` the next that comes.
+    """
     given = " ".join(text.split())
     now = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone)
     word = given.lower()
@@ -48,6 +57,9 @@ def when_ms(text: str, *, now_ms: int, zone: tzinfo | None = None) -> int:
         return _ms(text, (now - timedelta(days=word == "yesterday")).replace(tzinfo=None), zone, whole_day=True)
     if _AGO.fullmatch(word):
         return _ago_ms(text, word.removesuffix("ago"), now_ms, now, zone)
+    of_day = _OF_DAY.fullmatch(given)
+    if of_day is not None:
+        return _of_day_ms(text, *of_day.groups(), now_ms=now_ms, zone=zone, ahead=ahead)
     local = _LOCAL.fullmatch(given)
     if local is not None:
         return _local_ms(text, *local.groups(), zone=zone)
@@ -57,14 +69,32 @@ def when_ms(text: str, *, now_ms: int, zone: tzinfo | None = None) -> int:
         raise InvalidValue("time", text, ACCEPTED) from None
 
 
+def _zone(text: str, name: str | None, zone: tzinfo | None) -> tzinfo | None:
+    """The zone of this name, or the one that is given."""
+    if name is None:
+        return zone
+    try:
+        return ZoneInfo({"utc": "UTC", "z": "UTC"}.get(name.lower(), name))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        accepted = f"a time zone such as Europe/Berlin or UTC: {name!r} is no time zone"
+        raise InvalidValue("time", text, accepted) from None
+
+
+def _of_day_ms(
+    text: str, day: str | None, time: str, name: str | None, *, now_ms: int, zone: tzinfo | None, ahead: bool
+) -> int:
+    zone = _zone(text, name, zone)
+    today = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone).date()
+    if day is not None:
+        return _local_ms(text, str(today + timedelta(days=_DAYS[day.lower()])), time, None, zone=zone)
+    found = _local_ms(text, str(today), time, None, zone=zone)
+    if (found > now_ms) != ahead:
+        found = _local_ms(text, str(today + timedelta(days=1 if ahead else -1)), time, None, zone=zone)
+    return found
+
+
 def _local_ms(text: str, date: str, time: str | None, name: str | None, *, zone: tzinfo | None) -> int:
-    if name is not None:
-        try:
-            zone = ZoneInfo({"utc": "UTC", "z": "UTC"}.get(name.lower(), name))
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise InvalidValue(
-                "time", text, f"a time zone such as Europe/Berlin or UTC: {name!r} is no time zone"
-            ) from None
+    zone = _zone(text, name, zone)
     hour, _, rest = (time or "00:00").partition(":")
     try:
         naive = datetime.fromisoformat(f"{date}T{hour:0>2}:{rest}")

@@ -22,7 +22,7 @@ import pytest
 from alert_receiver import CLOSE, HANG, SECRET, Receiver
 from cli_runs import sickbay
 from paths import ROOT
-from sickbay.alerts.grouping import WAITING_MAX, Grouping
+from sickbay.alerts.grouping import WAITING_MAX, AlertBatch, Grouping, Waiting
 from sickbay.alerts.message import TEXT_MAX, AlertMessage, message_of, sample_message, slack_body
 from sickbay.alerts.send import Failed, alert_client, send
 from sickbay.alerts.settings import Alerts, Way, is_wanted, read_alerts
@@ -199,7 +199,24 @@ def test_a_name_from_outside_is_text_and_no_mention() -> None:
     batch = found.due(0.0)
     assert batch is not None
     text = slack_body(message_of(batch, 10))["text"]
-    assert "<" not in text and "&lt;!channel&gt;" in text and "\n" not in text and len(text) < TEXT_MAX
+    assert "<" not in text and "‹!channel›" in text and "\n" not in text and len(text) < TEXT_MAX
+
+
+@pytest.mark.parametrize("where", ["provider", "model", "reason", "actor", "replica", "route", "signature"])
+@pytest.mark.parametrize("name", ["@all", "[click](https://evil.test/)", "https://evil.test/login", "a\nb\x1b\u202e"])
+def test_whatever_is_named_calls_nobody_and_leads_nowhere(where: str, name: str) -> None:
+    """In every text of a message, also in that of a webhook, which a command may pass on to a room."""
+    plain = {"provider": "h", "model": "m", "rule": "replica_suspect", "time_ms": 0}
+    facts: list[dict[str, Any]] = [
+        {**plain, "id": "1", "type": "warning", where: name},
+        {**plain, "id": "2", "type": "held", "until": "x", "actor": "ana", "reason": "r", where: name},
+        {**plain, "id": "3", "type": "released", "by": "clear", "actor": "ana", "reason": "r", where: name},
+    ]
+    found = message_of(AlertBatch([Waiting(fact, "") for fact in facts], 0, 0), 10)
+    for text in (found.text, slack_body(found)["text"]):
+        assert all(line.isprintable() for line in text.split("\n")) and len(text.split("\n")) == 4
+        assert not any(part in text for part in ("@", "](", "://"))
+    assert found.alerts[0][where] == name, "a machine gets the exact name"
 
 
 @pytest.fixture

@@ -152,6 +152,48 @@ def test_a_token_is_made_once_and_known_by_its_lines(tmp_path: Path) -> None:
         assert refused.returncode == 2 and field in refused.stderr
 
 
+def test_a_token_is_rotated_while_both_count(tmp_path: Path) -> None:
+    """The new one has the name's rights; a third is refused until the older one is out; comments stay."""
+    path = tmp_path / "tokens.toml"
+    made = sickbay("token", "ana", "--roles", "operate,read", "--replica", "desk")
+    path.write_text("# who may act\n" + made.stdout)
+    path.chmod(0o600)
+    rotated = sickbay("token", "ana", "--rotate", str(path))
+    assert rotated.returncode == 0 and rotated.stdout == "" and "both tokens of ana count" in rotated.stderr
+    old = made.stderr.split()[-1]
+    new = next(word for word in rotated.stderr.split() if word.startswith("sbk_"))
+    text, tokens = path.read_text(), Tokens(path)
+    assert text.startswith("# who may act\n") and new not in text and path.stat().st_mode & 0o777 == 0o600
+    found = [tokens.find(secret) for secret in (old, new)]
+    assert [one and (one.name, one.replica, sorted(one.roles)) for one in found] == [
+        ("ana", "desk", ["operate", "read"])
+    ] * 2
+    again = sickbay("token", "ana", "--rotate", str(path))
+    assert again.returncode == 2 and "take the first of ana out" in again.stderr and path.read_text() == text
+    for arguments, says in ((("bob",), "name"), (("ana", "--roles", "read"), "alone")):
+        refused = sickbay("token", *arguments, "--rotate", str(path))
+        assert refused.returncode == 2 and says in refused.stderr and path.read_text() == text
+    assert sickbay("token", "ana", "--rotate", str(tmp_path / "none")).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        ('name = "ana"\nsha256 = "{}"\nroles = ["read"]\n', "the same roles"),
+        ('name = "ana"\nsha256 = "{}"\nroles = ["operate"]\nreplica = "x"\n', "the same roles"),
+        ('name = "ana"\n', "sha256"),
+    ],
+)
+def test_a_bad_file_of_tokens_is_refused_before_anything_starts(tmp_path: Path, second: str, says: str) -> None:
+    """Not after a server of its own runs: an operator at night restarts, and is told at once."""
+    path = tmp_path / "tokens.toml"
+    path.write_text(sickbay("token", "ana", "--roles", "operate").stdout + "[[token]]\n" + second.format("ab" * 32))
+    data = tmp_path / "data"
+    done = sickbay("serve", "--data", str(data), environment={"SICKBAY_HTTP_TOKENS": str(path)})
+    assert done.returncode == 2 and says in done.stderr and "ab" * 32 not in done.stderr
+    assert not data.exists()
+
+
 @pytest.mark.parametrize(
     ("http", "anonymous", "roles"),
     [

@@ -85,7 +85,7 @@ def test_operators_acts(shared: str) -> None:
     def decided() -> Any:
         return facts("explain", "api.openai.com", "gpt-5.2", "--data", shared)["state"]["decision"]
 
-    done = facts("hold", "https://api.openai.com/v1", "--for", "30m", *by)
+    done = facts("hold", "https://api.openai.com/v1", "--for", "30m", "--new", *by)
     held = decided()  # the command waits until its act is in force, and says from when on
     assert done["in_force"] and held["reason"] == "held_by_operator" and held["seq"] >= done["log_seq"]
     assert 1790 < held["retry_in_s"] <= 1800
@@ -93,11 +93,11 @@ def test_operators_acts(shared: str) -> None:
     assert "ana: maintenance tonight" in status and "held by operator" in status
     facts("clear", "api.openai.com", *by)
     until_sync(lambda: decided()["allowed"], "the clear")
-    facts("allow", "api.openai.com", "gpt-5.2", "--until", "2031-01-01T00:00:00Z", *by)
+    facts("allow", "api.openai.com", "gpt-5.2", "--until", "2031-01-01T00:00:00Z", "--new", *by)
     until_sync(lambda: decided()["reason"] == "allowed_by_operator", "the allow")
     story = facts("explain", "api.openai.com", "--data", shared)["events"]
     assert [step["replica"] for step in story] == ["ana", "ana"]
-    past = sickbay("hold", "h", "--until", "2020-01-01T00:00:00Z", *by)
+    past = sickbay("hold", "h", "--until", "2020-01-01T00:00:00Z", "--new", *by)
     assert past.returncode == 2 and "log's clock" in past.stderr
 
 
@@ -139,7 +139,7 @@ def test_a_user_without_permissions_is_told_which(
     router = {"SICKBAY_NATS": url.format("router")}
     assert facts("report", "h", "m", "-k", "ok", environment=router)["seq"] == 1
     assert facts("status", environment=router)["from"] == "services"
-    done = sickbay("hold", "h", "--for", "5m", "--reason", "no", environment=router)
+    done = sickbay("hold", "h", "--for", "5m", "--reason", "no", "--new", environment=router)
     assert done.returncode == 1 and "may not publish" in done.stderr and "SICKBAY_CONTROL" in done.stderr
     assert served.end()[0] == 0
 
@@ -295,7 +295,7 @@ def test_a_log_line_for_each_hold_and_release(nats_server: NatsServer, serve: St
     """The services' own log has a WARNING for a hold and an INFO for a release, and names unreadable events."""
     served = serve("--nats", nats_server.url).ready()
     by = ["--reason", "x", "--nats", nats_server.url]
-    facts("hold", "h", "m", "--for", "5m", *by)
+    facts("hold", "h", "m", "--for", "5m", "--new", *by)
     facts("clear", "h", "m", *by)
 
     async def poison() -> None:
@@ -314,7 +314,7 @@ def test_a_log_line_for_each_hold_and_release(nats_server: NatsServer, serve: St
 def test_a_loopback_provider_is_named_as_this_machine_names_it(shared: str) -> None:
     """Routers add their machine's name to a loopback host, so an operator's act without one would reach nobody."""
     said = {"SICKBAY_MACHINE": "box-7"}
-    act = ("hold", "http://localhost:11434/v1", "m", "--reason", "moved", "--for", "5m")
+    act = ("hold", "http://localhost:11434/v1", "m", "--reason", "moved", "--for", "5m", "--new")
     held = sickbay(*act, "--data", shared, environment=said)
     assert held.returncode == 0 and "localhost:11434 is localhost:11434@box-7 in the log" in held.stderr
     explained = sickbay("explain", "localhost:11434@box-7", "m", "--data", shared, environment=said)

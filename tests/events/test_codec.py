@@ -79,7 +79,12 @@ FIELDS: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "detail": TEXT,
     },
     CallAnswered: {"ttft_ms": DURATION, "queued_ms": DURATION, "seen_seq": st.none() | NUMBER, "trial": TRIAL},
-    CallsRefused: {"count": st.integers(1, 2**53), "rule": st.text(max_size=9), "minute": TEXT},
+    CallsRefused: {
+        "count": st.integers(1, 2**53),
+        "rule": st.text(max_size=9),
+        "minute": TEXT,
+        "alone_until_ms": st.none() | st.integers(0, 2**53),
+    },
     ProbeResult: {
         "level": st.sampled_from(["liveness", "readiness"]),
         "ok": st.booleans(),

@@ -31,6 +31,15 @@ def said(text: str, now: str = "2026-11-30T12:34:56Z", zone: ZoneInfo = BERLIN) 
         ("a week ago", "2026-11-23T12:34:56Z"),
         ("today", "2026-11-29T23:00:00Z"),
         ("Yesterday", "2026-11-28T23:00:00Z"),
+        ("03:12", "2026-11-30T02:12:00Z"),
+        ("13:34:56", "2026-11-30T12:34:56Z"),
+        ("13:35", "2026-11-29T12:35:00Z"),
+        ("23:59:30.5", "2026-11-29T22:59:30.500Z"),
+        ("yesterday 14:00", "2026-11-29T13:00:00Z"),
+        ("yesterday at 9:05", "2026-11-29T08:05:00Z"),
+        ("Today 03:12", "2026-11-30T02:12:00Z"),
+        ("03:12 UTC", "2026-11-30T03:12:00Z"),
+        ("yesterday 20:00 America/New_York", "2026-11-30T01:00:00Z"),
         ("2026-11-30", "2026-11-29T23:00:00Z"),
         ("2026-11-30 9:05", "2026-11-30T08:05:00Z"),
         ("2026-11-30T14:00:30", "2026-11-30T13:00:30Z"),
@@ -96,3 +105,28 @@ def test_without_a_zone_it_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> 
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("18:00", "2026-11-30T17:00:00Z"),
+        ("03:12", "2026-12-01T02:12:00Z"),
+        ("tomorrow 9:00", "2026-12-01T08:00:00Z"),
+        ("18:00 UTC", "2026-11-30T18:00:00Z"),
+    ],
+)
+def test_an_end_ahead_is_the_next_time_of_day(text: str, meant: str) -> None:
+    assert when_ms(text, now_ms=NOW_MS, zone=BERLIN, ahead=True) == parse_rfc3339(meant)
+
+
+@pytest.mark.parametrize("text", ["25:00", "3:5", "03:60", "yesterday 24:01", "02:30 Mars/Base"])
+def test_a_time_of_day_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidValue):
+        when_ms(text, now_ms=NOW_MS, zone=BERLIN)
+
+
+def test_a_time_of_day_that_the_clock_skipped_is_refused() -> None:
+    """On the night when clocks go on from 02:00 to 03:00."""
+    with pytest.raises(InvalidValue, match="that the clock showed"):
+        when_ms("02:30", now_ms=parse_rfc3339("2026-03-29T10:00:00Z"), zone=BERLIN)

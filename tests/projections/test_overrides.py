@@ -81,7 +81,8 @@ def test_a_hold_that_wins_over_an_allow_denies_until_its_own_end(log: Log) -> No
 def test_the_newest_override_of_a_scope_replaces_the_one_before(log: Log) -> None:
     story = given(log.override("hold", at_s=0, until_s=1000))
     story.when(log.override("hold", at_s=1, until_s=100)).then(
-        held("operator", began_seq=2, end_ms=log.ms(100), old_end_ms=log.ms(1000))
+        released("operator", began_seq=1, end_ms=log.ms(1000), by="replaced", actor="a tester"),
+        held("operator", began_seq=2, end_ms=log.ms(100), old_end_ms=None),
     )
     story.then_decision(TARGET, log.ms(100), allowed=True)
     story.when(log.override("allow", at_s=2, until_s=10)).then(

@@ -496,7 +496,7 @@ async def test_forced_calls_the_least_bad_and_says_so() -> None:
     answer = await sb.call([A, B], replies(), forced="one")
     assert (answer.model, answer.forced, [one.model for one in answer.skipped]) == ("m-b", True, ["m-a"])
     assert [(o.forced, o.rank) for o in outcomes(sb)] == [(True, 1)]
-    assert sb.gate.take_denials() == [(A, "breaker", 1)], "what was called is not counted as kept away"
+    assert sb.gate.take_denials() == [(A, "breaker", 1, 0)], "what was called is not counted as kept away"
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def test_what_finds_no_room_is_counted_and_said_once(caplog: pytest.LogCaptureFi
     said = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == 1 and "10000" in said[0].getMessage()
     taken = refused.take()
-    assert len(taken) == COUNTS_MAX and sum(count for _, _, count in taken) == COUNTS_MAX + 1
+    assert len(taken) == COUNTS_MAX and sum(count for _, _, count, _ in taken) == COUNTS_MAX + 1
     assert refused.drop_idle()
     keep(refused, COUNTS_MAX)
-    assert refused.take() == [(Target("x.test", f"m{COUNTS_MAX}"), "quarantine", 1)]
+    assert refused.take() == [(Target("x.test", f"m{COUNTS_MAX}"), "quarantine", 1, 0)]
     assert sum(refused.by_reason().values()) == COUNTS_MAX + 5 and len(caplog.records) == 1

@@ -61,6 +61,22 @@ def test_an_operators_hold_is_said_with_actor_and_reason_and_shadow_as_shadow(ca
     assert "by ops: maintenance" in line.getMessage() and "(shadow" in line.getMessage()
 
 
+def test_names_reasons_and_actors_are_shown_and_do_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A router's log goes to terminals and collectors that somebody else set up."""
+    caplog.set_level(logging.INFO, logger="sickbay")
+    nasty = Target("evil.example", "x\n2026-11-30 WARNING sickbay: released\x1b[8m\u202e")
+    holds().changed(nasty.key, None, hold_entry(nasty, end_ms=60_000, seq=7))
+    hold = HoldView(rule="operator", began_seq=3, end_ms=60_000, reason="a\r\nb", actor="\x9b31mana")
+    holds().changed("k", None, GateEntry(provider="evil.example", scope="host", holds=[hold]))
+    log = CallLog(lambda: 1000.0)
+    log.skipped(nasty, HELD)
+    log.failed_over(nasty, 1, "brief\u2066")
+    log.degraded("brief\n", "held", "no\x07")
+    assert len(caplog.records) == 5
+    assert [record.getMessage() for record in caplog.records if not record.getMessage().isprintable()] == []
+    assert caplog.records[2].model == nasty.model, "a field is data"  # type: ignore[attr-defined]
+
+
 def test_a_hold_that_is_over_when_it_is_found_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
     """A gate that starts does not warn of what ended before."""
     holds(now_ms=70_000).changed(TARGET.key, None, hold_entry(TARGET, end_ms=60_000))

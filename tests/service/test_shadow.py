@@ -77,7 +77,7 @@ async def test_a_first_week_in_shadow(
         facts = await run("status", "--json", "--nats", url)
         assert facts["shadow"]["all"] is True
 
-        await run("hold", "openrouter.ai", OTHER.model, "--for", "10m", "--reason", "r", "--nats", url)
+        await run("hold", "openrouter.ai", OTHER.model, "--for", "10m", "--reason", "r", "--new", "--nats", url)
 
         async def denied() -> bool:
             return not one.decide(OTHER).allowed

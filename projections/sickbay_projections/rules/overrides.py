@@ -53,6 +53,8 @@ def _record(case: FoldContext, node: Node, event: Override, end_ms: int) -> None
             reason=event.reason,
             actor=event.actor,
         )
+    if stood is not None:
+        case.out.append(_released(case, node, (RULE, stood.seq, stood.end_ms), "replaced", event))
     if state.operator is not None and not state.operator.allow:
         case.out.append(
             TargetHeld(
@@ -62,13 +64,10 @@ def _record(case: FoldContext, node: Node, event: Override, end_ms: int) -> None
                 time_ms=case.now_ms,
                 began_seq=case.seq,
                 end_ms=end_ms,
-                old_end_ms=stood.end_ms if stood else None,
                 reason=event.reason,
                 actor=event.actor,
             )
         )
-    elif stood is not None:
-        case.out.append(_released(case, node, (RULE, stood.seq, stood.end_ms), "replaced", event))
 
 
 def _empty(case: FoldContext, node: Node, cleared_seq: int, cleared_ms: int, event: Override | None) -> None:

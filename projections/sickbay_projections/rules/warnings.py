@@ -8,16 +8,18 @@ from __future__ import annotations
 from typing import Final
 
 from sickbay_events.kinds import KINDS, Kind
-from sickbay_events.names import token
+from sickbay_events.names import Scope, token
+from sickbay_events.outcome import CallsRefused
 
 from ..state import buckets
 from ..state.limits import DAY_MS, HOUR_MS
-from ..state.model import Node, Notices, ScopeState, Sightings
+from ..state.model import Node, Notices, Replica, ScopeState, Sightings
 from .context import FoldContext
 from .rule import Rule
 from .samples import ENCODING
 
 OWN_DECODING: Final = "own_decoding"
+KEY_REFUSED: Final = "key_refused"
 ROUTINE: Final = frozenset({"tool_calls", "capped"})
 """Signatures of ordinary turns that could not be checked: nothing to warn of."""
 SIGNATURES_MAX: Final = 32
@@ -65,6 +67,16 @@ def fold_answered(case: FoldContext, node: Node, route: str, rank: int) -> None:
         part.warned = True
         numbers = {"answers": part.answers, "by_fallback": part.by_fallback}
         case.warned(node.scope, "sustained_fallback", numbers, route=route[:64])
+
+
+def fold_refused(case: FoldContext, replica: Replica, scope: Scope, event: CallsRefused) -> None:
+    """A replica keeps a credential from itself of which the fleet holds nothing: most likely its key is an old one."""
+    hour = case.now_ms // HOUR_MS
+    is_own = event.alone_until_ms is not None and event.alone_until_ms > case.now_ms
+    if case.overlay or not is_own or event.rule != "credential" or replica.warned_hour == hour:
+        return
+    replica.warned_hour = hour
+    case.warned(scope, "replica_suspect", {"refused": event.count}, replica=replica.key, signature=KEY_REFUSED)
 
 
 def _signature(case: FoldContext, signature: str) -> None:

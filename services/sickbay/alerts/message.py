@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from sickbay_events import rfc3339
+from sickbay_events.harmless import harmless
 
 from .grouping import AlertBatch, Fact
 from .settings import url_host
@@ -44,6 +45,7 @@ class AlertMessage(msgspec.Struct, frozen=True, kw_only=True):
     not_delivered: int = 0
     """Alerts before these that could not be delivered."""
     text: str
+    """For people: names in it are harmless in a chat room. In `alerts` they are as the log has them."""
 
 
 def message_of(batch: AlertBatch, named: int) -> AlertMessage:
@@ -77,7 +79,7 @@ def sample_message(now_ms: int) -> AlertMessage:
 
 
 def slack_body(message: AlertMessage) -> dict[str, Any]:
-    """For incoming webhooks of Slack and those that take the same. A name in it is text, never a mention or a link."""
+    """For incoming webhooks of Slack and those that take the same."""
     return {"text": message.text.translate(_ESCAPES), "mrkdwn": False}
 
 
@@ -86,7 +88,7 @@ def _text(batch: AlertBatch, counts: Counter[str], hosts: Sequence[str], named: 
     what = ", ".join(f"{count} {_word(word, count)}" for word, count in counts.items())
     lines = [line_of(facts[0])]
     if len(facts) > 1:
-        where = _shown(hosts[0]) if len(hosts) == 1 else f"{len(hosts)} hosts"
+        where = harmless(_shown(hosts[0]), "chat") if len(hosts) == 1 else f"{len(hosts)} hosts"
         lines = [f"{what}: {where}", *(f"- {line_of(fact)}" for fact in facts[:named])]
         if len(facts) > named:
             lines.append(f"- and {len(facts) - named} more")
@@ -100,7 +102,11 @@ def _text(batch: AlertBatch, counts: Counter[str], hosts: Sequence[str], named: 
 
 
 def line_of(fact: Fact) -> str:
-    """One transition as a line."""
+    """One transition as a line that is harmless wherever it is shown, in a chat room too."""
+    return harmless(_line(fact), "chat")
+
+
+def _line(fact: Fact) -> str:
     name = _shown(" ".join(str(fact[key]) for key in ("provider", "model") if fact.get(key)))
     rule, kind = fact.get("rule"), fact.get("type")
     if kind == "held":
@@ -124,6 +130,5 @@ def _word(word: str, count: int) -> str:
 
 
 def _shown(text: str) -> str:
-    """A name from outside on one line, no longer than is readable."""
-    text = "".join(character if character.isprintable() else " " for character in text)
+    """A name from outside, no longer than is readable."""
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"

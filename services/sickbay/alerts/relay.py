@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -26,12 +25,13 @@ from nats.aio.msg import Msg
 from ..bus.connect import BusError
 from ..bus.jetstream import JetStreamApi
 from ..bus.topology import HELD_PREFIX, RELEASED_PREFIX, TRANSITIONS, WARNING_PREFIX
+from ..loggers import logger
 from .grouping import WAITING_MAX, AlertBatch, Grouping, read_fact
 from .message import AlertMessage, message_of
 from .send import Failed, alert_client, send, shown
 from .settings import Alerts, Receiver, Way, is_wanted
 
-_log = logging.getLogger("sickbay.alerts")
+_log = logger("sickbay.alerts")
 
 CONSUMER: Final = "sickbay-alerts-to-"
 """+ receiver's name: its durable consumer."""

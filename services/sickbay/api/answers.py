@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from hashlib import sha256
 from typing import Any, Final
@@ -20,6 +19,7 @@ from ..bus.connect import BusError
 from ..control.acts import make_override, scope_of
 from ..log.transitions import DAY_MS
 from ..log.transitions import past_transitions as read_history
+from ..loggers import logger
 from .access import COOKIE, COOKIE_MAX_S, Access, Asked, check_origin, still_may
 from .desk import Operations, target_of
 from .ingest import take
@@ -42,7 +42,7 @@ from .questions import (
 from .streaming import EventStream
 from .tokens import Role
 
-_log = logging.getLogger("sickbay.api")
+_log = logger("sickbay.api")
 
 REPORT: Final[frozenset[Role]] = frozenset({"report"})
 READ: Final[frozenset[Role]] = frozenset({"read"})

@@ -9,7 +9,6 @@ What it answers is in the OpenAPI document at /openapi.json.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,7 @@ from litestar.datastructures import State
 
 from ..bus.connect import NatsOptions
 from ..config import Settings
+from ..loggers import logger
 from ..metrics import api_exposition
 from .access import Access, guard
 from .answers import HANDLERS
@@ -31,7 +31,7 @@ from .problems import handle
 from .questions import BODY_BYTES_MAX
 from .tokens import Tokens
 
-_log = logging.getLogger("sickbay.api")
+_log = logger("sickbay.api")
 
 
 Exposition: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -19,12 +18,13 @@ from ..bus.connect import NatsOptions, PermissionDenied, request
 from ..bus.link import Link
 from ..bus.view_names import view_names
 from ..config import Settings
+from ..loggers import logger
 from ..view.mirror import Mirror
 from .problems import Problem, field_refused, unavailable
 from .sender import Sender
 from .watch import Hub
 
-_log = logging.getLogger("sickbay.api")
+_log = logger("sickbay.api")
 
 ASK_S: Final = 2.0
 """Time limit of a question to the services."""

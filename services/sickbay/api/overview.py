@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable
@@ -20,9 +19,10 @@ from ..bus.link import Link
 from ..control.acts import scope_of
 from ..historian.errors import HistoryRefused
 from ..log.transitions import warnings_of
+from ..loggers import logger
 from .problems import Problem
 
-_log = logging.getLogger("sickbay.api")
+_log = logger("sickbay.api")
 
 KEPT_S: Final = 2.0
 HEALTH_MAX: Final = 2_000

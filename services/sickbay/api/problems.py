@@ -6,7 +6,6 @@ is never repeated in one: it may be what must not be written down.
 
 from __future__ import annotations
 
-import logging
 import re
 from http import HTTPStatus
 from typing import Any, Final
@@ -19,8 +18,9 @@ from sickbay_events import NameRefused
 
 from ..bus.connect import BusError
 from ..invalid import InvalidValue
+from ..loggers import logger
 
-_log = logging.getLogger("sickbay.api")
+_log = logger("sickbay.api")
 
 MEDIA_TYPE: Final = "application/problem+json"
 NAME_CHARS_MAX: Final = 64

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -11,9 +10,10 @@ from typing import Any, Final
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
+from ..loggers import logger
 from .watch import Hub
 
-_log = logging.getLogger("sickbay.api")
+_log = logger("sickbay.api")
 
 SEND_S: Final = 10.0
 """What the reader's side does not take within this is not waited for."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 import secrets
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -26,9 +26,10 @@ from sickbay_events import NameRefused, token
 from sickbay_events.redact import MARK
 
 from ..invalid import InvalidValue
+from ..loggers import logger
 from ..tomlfile import secret_of
 
-_log = logging.getLogger("sickbay.api")
+_log = logger("sickbay.api")
 
 Role: TypeAlias = Literal["report", "read", "operate"]
 ROLES: Final[tuple[Role, ...]] = ("report", "read", "operate")
@@ -36,6 +37,8 @@ PREFIX: Final = "sbk_"
 """Begins every token that `make_token` makes, so that one that got about is found."""
 SECRET_CHARS_MIN: Final = 20
 """A token somebody chose must not be guessed."""
+PER_NAME_MAX: Final = 2
+"""The old and the new token of a name stand beside each other until all who use it have the new one."""
 LOOK_EVERY_S: Final = 1.0
 FORM: Final = '[[token]] with name, one of sha256 and value_ref = "env:NAME", roles, and replica if it is another'
 
@@ -93,13 +96,17 @@ def read_tokens(path: Path, environ: Mapping[str, str] | None = None) -> tuple[T
         # A token that stands where its digest belongs is not said.
         raise _refused(where.rstrip("`") or "(file)", f"{FORM} ({what})") from None
     found = tuple(_token(f"token[{at}]", row, environ) for at, row in enumerate(rows))
-    names, digests = set[str](), set[bytes]()
+    names, digests = Counter[str](), set[bytes]()
+    rights = {one.name: (one.roles, one.replica) for one in reversed(found)}
     for at, one in enumerate(found):
-        if one.name in names:
-            raise _refused(f"token[{at}].name {one.name!r} of {path}", "each name once: take the older one out")
+        names[one.name] += 1
+        where = f"token[{at}].name {one.name!r} of {path}"
+        if names[one.name] > PER_NAME_MAX:
+            raise _refused(where, f"{PER_NAME_MAX} tokens of a name, while one takes the other's place")
+        if (one.roles, one.replica) != rights[one.name]:
+            raise _refused(where, "the same roles and replica for each token of a name")
         if one.digest in digests:
             raise _refused(f"token[{at}] {one.name!r} of {path}", "each token once")
-        names.add(one.name)
         digests.add(one.digest)
     return found
 

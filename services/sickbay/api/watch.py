@@ -13,7 +13,6 @@ process, begins anew.
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator
@@ -29,10 +28,11 @@ from ..bus.bulk import Item, subscribe_bulk
 from ..bus.link import Link
 from ..bus.topology import HEALTH_PREFIX, HELD_PREFIX, RELEASED_PREFIX, WARNING_PREFIX
 from ..log.transitions import fact_of
+from ..loggers import logger
 from ..view.mirror import Mirror
 from .problems import unavailable
 
-_log = logging.getLogger("sickbay.api")
+_log = logger("sickbay.api")
 
 KEPT: Final = 2_000
 """Events that are kept for returning watchers."""

@@ -16,7 +16,6 @@ import asyncio
 import atexit
 import contextlib
 import json
-import logging
 import os
 import secrets
 import shutil
@@ -30,10 +29,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ..loggers import logger
 from .connect import BusError
 from .filelock import FileLock
 
-_log = logging.getLogger("sickbay.bus")
+_log = logger("sickbay.bus")
 
 START_TIMEOUT_S = 60.0  # a store of millions of messages is read before the port opens
 STOP_TIMEOUT_S = 10.0

@@ -22,10 +22,11 @@ from contextlib import suppress
 import nats.errors
 from nats.aio.client import Client
 
+from ..loggers import logger
 from ..throttled import Throttled
 from .connect import Backoff, ConnectError, NatsOptions, PermissionDenied, Report, connect_once
 
-_log = logging.getLogger("sickbay.bus")
+_log = logger("sickbay.bus")
 
 WATCH_S = 0.5  # how often a client is checked for having died silently
 ROUND_TIMEOUT_S = 10.0  # one round over all servers

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from typing import Any
 
@@ -16,11 +15,12 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
+from ..loggers import logger
 from .connect import BusError, PermissionDenied, request
 from .link import Link
 from .view_names import MAIN, ViewNames
 
-_log = logging.getLogger("sickbay.bus")
+_log = logger("sickbay.bus")
 
 LOG = "SICKBAY_LOG"
 CONTROL = "SICKBAY_CONTROL"

@@ -113,5 +113,5 @@ def main() -> None:
 
 
 def _fail(error: object, code: int) -> None:
-    error_console().print(f"sickbay: {error}", markup=False, soft_wrap=True)
+    error_console().print(f"sickbay: {error}", soft_wrap=True)
     sys.exit(code)

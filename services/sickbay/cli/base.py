@@ -17,10 +17,11 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import typer
 from nats.aio.client import Client
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from sickbay_events import provider_of
+from sickbay_events.harmless import harmless
 from sickbay_events.names import at_machine
 
 from ..bus.connect import BusError, NatsOptions, PermissionDenied, connect_client
@@ -64,7 +65,22 @@ def error_console() -> Console:
 
 def _console(terminal: bool, *, stderr: bool) -> Console:
     width = None if terminal or "COLUMNS" in os.environ else PIPE_COLUMNS
-    return Console(stderr=stderr, highlight=False, width=width, no_color=None if terminal else True, emoji=False)
+    return _HarmlessConsole(
+        stderr=stderr, highlight=False, width=width, no_color=None if terminal else True, emoji=False
+    )
+
+
+class _HarmlessConsole(Console):
+    """A console on which a string is one line of text: no markup, and nothing in it moves the cursor or hides."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; a string as `line` has it, anything else as it is."""
+        super().print(*[line(one) if isinstance(one, str) else one for one in objects], **options)
+
+
+def line(text: str) -> Text:
+    """A text with names from outside, as one harmless line."""
+    return Text(harmless(text))
 
 
 def plain_table(*columns: str, title: str | None = None) -> Table:
@@ -76,10 +92,16 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
 
 
 def rows(made: Table, cells: Iterable[Iterable[object]]) -> Table:
-    """Fill a table; what stands in a cell is text, never markup."""
+    """Fill a table; what stands in a cell is harmless text on one line, a list's parts on a line each."""
     for row in cells:
-        made.add_row(*[cell if isinstance(cell, Table) else escape(_text(cell)) for cell in row])
+        made.add_row(*[cell if isinstance(cell, Table) else _cell(cell) for cell in row])
     return made
+
+
+def _cell(value: object) -> Text:
+    if isinstance(value, list):
+        return Text("\n".join(harmless(_text(part)) for part in value))
+    return line(_text(value))
 
 
 def facts(pairs: dict[str, object]) -> Table:
@@ -96,7 +118,13 @@ def _text(value: object) -> str:
 
 def print_json(value: object) -> None:
     """One JSON document on standard output."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.write(json_text(value, indent=2) + "\n")
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """As JSON; names stay readable, and what a terminal would obey is an escape of JSON."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return "".join([one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text])
 
 
 def plain_name(text: str) -> str:
@@ -113,7 +141,7 @@ def provider_name(text: str) -> str:
     plain = plain_name(text)
     named = at_machine(plain, Settings.from_environment().machine_name)
     if named != plain:
-        typer.echo(f"{plain} is {named} in the log: each machine has its own", err=True)
+        typer.echo(f"{harmless(plain)} is {harmless(named)} in the log: each machine has its own", err=True)
     return named
 
 

@@ -48,7 +48,7 @@ def compare(asked: Asked, *, html: Path | None, as_json: bool) -> None:
     if not result.events:
         notes.append(f"{asked.source} has no events to compare by")
     for note in notes:
-        error_console().print(f"sickbay: {note}", markup=False, soft_wrap=True)
+        error_console().print(f"sickbay: {note}", soft_wrap=True)
     if html is not None:
         write_report(html, result, _lines(result, *result.parts), source=asked.source, notes=notes)
     if as_json:
@@ -56,9 +56,9 @@ def compare(asked: Asked, *, html: Path | None, as_json: bool) -> None:
         return
     show_comparison(result)
     if html is not None:
-        console().print(f"the page with a timeline per target is in {html}", markup=False)
+        console().print(f"the page with a timeline per target is in {html}")
     if (took_s := time.monotonic() - began_s) > 2:
-        error_console().print(f"{result.events} events in {seconds(took_s)}", markup=False)
+        error_console().print(f"{result.events} events in {seconds(took_s)}")
 
 
 def _comparing(asked: Asked, first: Bound, last: Bound) -> Comparing:
@@ -114,13 +114,11 @@ def show_comparison(result: Result) -> None:
     if not result.events:
         return
     span = seconds((result.to_ms - result.from_ms) / 1000)
-    out.print(
-        f"{result.events} events, {result.calls} calls, {span} from {rfc3339(result.from_ms)[:16]} UTC", markup=False
-    )
+    out.print(f"{result.events} events, {result.calls} calls, {span} from {rfc3339(result.from_ms)[:16]} UTC")
     made = plain_table("", one.name, other.name)
     out.print(rows(made, _lines(result, one, other)))
     for line in _difference(result.first_difference, one, other):
-        out.print(line, markup=False)
+        out.print(line)
     if result.rows:
         made = plain_table("provider", "model", f"held: {one.name} / {other.name}", "dead", "good")
         out.print(rows(made, map(_row, result.rows[:ROWS_SHOWN])))

@@ -66,7 +66,7 @@ def doctor(
     if as_json:
         print_json({"ok": not bad, "findings": msgspec.to_builtins(findings)})
     else:
-        cells = ((one.level, one.what, one.found + (f"\n-> {one.do}" if one.do else "")) for one in findings)
+        cells = ((one.level, one.what, [one.found, *([f"-> {one.do}"] if one.do else [])]) for one in findings)
         made = rows(plain_table("", "", ""), cells)
         made.show_header = False
         console().print(made)

@@ -9,7 +9,6 @@ import msgspec
 import typer
 from nats.aio.client import Client
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from sickbay_events import Scope, Target, rfc3339
 from sickbay_projections import Fleet
@@ -30,6 +29,7 @@ from .base import (
     Provider,
     connected,
     console,
+    line,
     plain_table,
     print_json,
     provider_name,
@@ -37,7 +37,7 @@ from .base import (
     run,
     seconds,
 )
-from .look import ask, scope_cells
+from .look import ask, held_table, scope_cells
 from .places import place_of
 from .progress import progress
 from .sentences import WARNINGS_MAX, sentences, warning_line
@@ -78,7 +78,7 @@ def explain(
     async def work() -> Explanation:
         async with connected(nats, data) as client:
             if at is None and seq is None and not replica:
-                question = {"provider": name} if model is None else {"provider": name, "model": model}
+                question = {"provider": name, "model": model, "near": True}
                 state = await ask(client, "sickbay.v1.explain", question)
                 warnings = await warnings_of(client, scope, state["at"]) if state is not None else []
                 try:
@@ -105,17 +105,18 @@ def explain(
         return
     out = console()
     if explanation.base is not None:
-        out.print(_shown_place(explanation), markup=False)
+        for text in _shown_place(explanation):
+            out.print(text)
     out.print(_shown_state(explanation.state, scope.provider, model))
     for warning in explanation.warnings[:WARNINGS_MAX]:
-        out.print(warning_line(warning), markup=False)
+        out.print(warning_line(warning))
     for seen in explanation.replicas:
         out.print(_shown_replica(seen))
     if story:
         cells = [(s.seq, rfc3339(s.time_ms)[11:23], s.replica, s.what, s.effect) for s in story]
         out.print(rows(plain_table("seq", "time", "from", "event", "effect"), cells))
     elif explanation.denied:
-        out.print(f"the events are for an operator's user: {explanation.denied}", markup=False)
+        out.print(f"the events are for an operator's user: {explanation.denied}")
     else:
         out.print("the log has no event of it that changed anything")
 
@@ -163,15 +164,15 @@ def base_facts(past: PastView, at_ms: int) -> dict[str, Any]:
     }
 
 
-def _shown_place(explanation: Explanation) -> str:
+def _shown_place(explanation: Explanation) -> list[str]:
     base = explanation.base or {}
     begins = {"snapshot": f"the snapshot at {base['from_seq']}", "beginning": "the log's beginning"}
     source = begins.get(base["begins"], "the first event that the log still has")
     head = f"as it was at {base['at'][:23]}Z, log sequence {base['seq']} (from {source} and {base['folded']} events)"
-    return f"{head}\nnot whole: {base['note']}" if base["note"] else head
+    return [head, f"not whole: {base['note']}"] if base["note"] else [head]
 
 
-def _shown_replica(seen: dict[str, Any]) -> Text:
+def _shown_replica(seen: dict[str, Any]) -> Group:
     """Why this replica may call it, or not."""
     cluster, overlay, ramp = seen["cluster"], seen["overlay"], seen["ramp"]
     lines = [f"{seen['replica']} {'may call it' if seen['allowed'] else 'skips it'}"]
@@ -184,7 +185,7 @@ def _shown_replica(seen: dict[str, Any]) -> Text:
     refused, skipped = seen["refused"][-3:], seen["skipped"][-3:]
     lines += [f"  it said at {fact['seq']}: {fact['count']} calls refused by {fact['rule']}" for fact in refused]
     lines += [f"  it said at {fact['seq']}: skipped in a chain, {fact['reason']}" for fact in skipped]
-    return Text("\n".join(lines))
+    return Group(*map(line, lines))
 
 
 def _decided(decision: dict[str, Any]) -> str:
@@ -196,23 +197,32 @@ def _decided(decision: dict[str, Any]) -> str:
 def _shown_state(found: dict[str, Any] | None, provider: str, model: str | None) -> RenderableType:
     name = f"{provider} {model}" if model else provider
     if found is None:
-        return Text(f"{name}: no service answers, so only the events are shown")
+        return line(f"{name}: no service answers, so only the events are shown")
     lines: list[RenderableType] = []
     decision = found.get("decision")
     if decision is not None:
         word = "may be called" if decision["allowed"] else f"is held for another {seconds(decision['retry_in_s'])}"
         why = decision["reason"] if decision["reason"] != "ok" else "no rule holds it"
         trial = ", on probation: one trial is wanted" if decision["allowed"] and decision["trial"] else ""
-        lines.append(Text(f"{name} {word}: {why}{trial} (log sequence {found['seq']})"))
-    cells = [cell for scope in found["scopes"] if _tells(scope) for cell in scope_cells(scope)]
+        lines.append(line(f"{name} {word}: {why}{trial} (log sequence {found['seq']})"))
+    told = [scope for scope in [*found["scopes"], *found.get("below", [])] if _tells(scope)]
+    cells = [cell for scope in told for cell in scope_cells(scope)]
     if cells:
-        lines.append(rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells))
+        lines.append(held_table(cells, console().width))
     elif decision is None:
-        lines.append(Text(f"{name}: nothing is known of it"))
+        known = "nothing of it is held" if found.get("known", found["scopes"]) else "nothing is known of it"
+        lines.append(line(f"{name}: {known}{_meant(found)}"))
+    elif not found.get("known", True):
+        lines.append(line(f"nothing is known of {name}{_meant(found)}"))
     for scope in found["scopes"]:
-        lines += [Text(text) for text in sentences(scope)]
+        lines += [line(text) for text in sentences(scope)]
     return Group(*lines)
 
 
+def _meant(found: dict[str, Any]) -> str:
+    near = [f"{provider} {model or ''}".rstrip() for provider, model in found.get("near", [])]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
 def _tells(scope: dict[str, Any]) -> bool:
-    return bool(scope["holds"] or scope["operator"])
+    return bool(scope["holds"] or scope["operator"] or scope.get("alone"))

@@ -56,10 +56,10 @@ def export(
         print_json({"file": str(file), **found})
     else:
         says = f"{found['events']} events, sequences {found['first']} to {found['last']}, written to {file}"
-        error_console().print(says + (f"; {found['gaps']} missing" if found["gaps"] else ""), markup=False)
+        error_console().print(says + (f"; {found['gaps']} missing" if found["gaps"] else ""))
         if found["trimmed"]:
             kept = f"but for {found['control']} policies and operators' acts, which are in the file"
-            error_console().print(f"the log has lost its first {found['trimmed']} events, {kept}", markup=False)
+            error_console().print(f"the log has lost its first {found['trimmed']} events, {kept}")
 
 
 async def export_log(client: Client, file: Path, *, first: int = 1, last: int | None = None) -> dict[str, int]:
@@ -88,7 +88,7 @@ async def export_log(client: Client, file: Path, *, first: int = 1, last: int | 
                 elif isinstance(event, LogChanged):
                     raise SaysNo(f"the log was replaced while it was read ({event.reason}); nothing was written")
                 elif isinstance(event, Interrupted):
-                    error_console().print(f"interrupted: {event.reason}; trying again", markup=False)
+                    error_console().print(f"interrupted: {event.reason}; trying again")
                 if reader.seq >= end or isinstance(event, CaughtUp):
                     break
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import csv
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
@@ -15,6 +14,7 @@ import typer
 from rich.text import Text
 
 from sickbay_events import rfc3339
+from sickbay_events.harmless import harmless
 
 from ..invalid import InvalidValue
 from ..when import when_ms
@@ -42,7 +42,7 @@ HistoryFile: TypeAlias = Annotated[
     typer.Option("--history", metavar="FILE", help="The history's file; default $SICKBAY_HISTORY."),
 ]
 TIMELINE_CHARS: Final = 48
-LOG_FORM: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+ACTS_SHOWN: Final = 20
 
 
 def add(app: typer.Typer) -> None:
@@ -119,38 +119,50 @@ def _print_csv(found: Report) -> None:
     writer.writerow(HoldRow.__struct_fields__)
     for hold in found.holds:
         builtins = msgspec.to_builtins(hold)
-        writer.writerow(["" if value is None else value for value in builtins.values()])
+        writer.writerow(["" if value is None else harmless(value, "csv") for value in builtins.values()])
 
 
 def _print(found: Report, where: Path) -> None:
     out = console()
     name = f"{found.provider} {found.model}" if found.model else found.provider
-    out.print(f"{name}, {found.since[:19]}Z to {found.until[:19]}Z", markup=False)
+    out.print(f"{name}, {found.since[:19]}Z to {found.until[:19]}Z")
     if found.truncated:
-        out.print(f"  {found.truncated}", markup=False)
+        out.print(f"  {found.truncated}")
     if found.calls:
         slow = ""
         if found.p50_ms is not None and found.p95_ms is not None:
             slow = f" (half in {seconds(found.p50_ms / 1000)}, 95 % in {seconds(found.p95_ms / 1000)})"
-        out.print(f"{found.calls} calls, {found.answered} answered{slow}; {found.failed} failed", markup=False)
+        out.print(f"{found.calls} calls, {found.answered} answered{slow}; {found.failed} failed")
     for kind, count in found.kinds.items():
         if kind != "ok":
-            out.print(f"  {count} x {kind}", markup=False)
+            out.print(f"  {count} x {kind}")
     if not found.holds:
-        out.print(f"nothing was held ({where})" if found.known else f"nothing is known of it ({where})", markup=False)
+        out.print(f"nothing was held ({where})" if found.known else f"nothing is known of it ({where})")
+        _print_acts(found)
         return
     cells = [
         (hold.began[:19].replace("T", " "), seconds(hold.held_s) + ("" if hold.ended else " so far"),
-         f"{_what(hold)}\n  {hold.because}", hold.ended_by or "still held", hold.calls_saved or "")
+         [_what(hold), f"  {hold.because}"], hold.ended_by or "still held", hold.calls_saved or "")
         for hold in found.holds
     ]  # fmt: skip
     out.print(rows(plain_table("began (UTC)", "held for", "what, because", "ended by", "saved"), cells))
     out.print()
     for lane in found.lanes(TIMELINE_CHARS):
         line = Text(lane.bar, style="red" if lane.enforced else "yellow")
-        line.append(f" {lane.name}", style="default")
+        line.append(f" {harmless(lane.name)}", style="default")
         out.print(line, no_wrap=True, overflow="ellipsis", crop=True)
-    out.print(_scale(found), markup=False)
+    out.print(_scale(found))
+    _print_acts(found)
+
+
+def _print_acts(found: Report) -> None:
+    """What operators did in that time, and why."""
+    out = console()
+    if (earlier := len(found.acts) - ACTS_SHOWN) > 0:
+        out.print(f"({earlier} earlier acts; --json has them all)")
+    for act in found.acts[-ACTS_SHOWN:]:
+        name = " ".join(str(act[key]) for key in ("provider", "model") if act[key])
+        out.print(f"{act['at'][:19]}Z {act['action']} {name}, {act['actor']}: {act['reason']}")
 
 
 def _what(hold: HoldRow) -> str:
@@ -177,14 +189,14 @@ def historian(
     Example: sickbay historian --nats nats://nats:4222 --history /var/lib/sickbay/history.db
     """
     from ..historian.store import Keep
-    from .running import ended_by_signal, loop_runner, stdin_closes
+    from .running import ended_by_signal, log_to_stderr, loop_runner, stdin_closes
 
     found = settings(nats=nats, data=data, history=None if file is None else str(file), log_level=log_level)
     path = found.history_path
     if path is None:
         raise SaysNo("it needs a file: name one with --history or SICKBAY_HISTORY")
     keep = Keep(minutes_days=found.history_minutes_days, hours_days=found.history_hours_days, days=found.history_days)
-    logging.basicConfig(level=found.log_level, format=LOG_FORM, stream=sys.stderr)
+    log_to_stderr(found.log_level)
 
     async def work() -> None:
         from ..bus.link import Link

@@ -114,4 +114,4 @@ def _tell(done: Imported, out: Path | None, *, as_json: bool) -> None:
             rows(plain_table("kind", "calls", "says"), ((kind, count, KINDS[kind].says) for kind, count in named))
         )
     for reject in done.shown:
-        error_console().print(f"rejected: row {reject.row}, {reject.field}: {reject.why}", markup=False, soft_wrap=True)
+        error_console().print(f"rejected: row {reject.row}, {reject.field}: {reject.why}", soft_wrap=True)

@@ -14,7 +14,7 @@ import typer
 from nats.aio.client import Client
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.text import Text
+from rich.table import Table
 
 from sickbay_events import GateEntry, rfc3339
 from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY
@@ -32,6 +32,8 @@ from .base import (
     chosen_view,
     connected,
     console,
+    json_text,
+    line,
     plain_table,
     print_json,
     rows,
@@ -97,7 +99,7 @@ async def _watch(facts: Callable[[], Awaitable[dict[str, Any]]], *, as_json: boo
     if as_json or not sys.stdout.isatty():
         while True:
             found = await facts()
-            sys.stdout.write(json.dumps(found) + "\n") if as_json else out.print(shown_status(found))
+            sys.stdout.write(json_text(found) + "\n") if as_json else out.print(shown_status(found))
             sys.stdout.flush()
             await asyncio.sleep(WATCH_EVERY_S)
     with Live(console=out, auto_refresh=False) as live:
@@ -153,21 +155,19 @@ def shown_status(found: dict[str, Any]) -> RenderableType:
     """A status for people, 80 columns wide where names allow."""
     projector = found["projector"]
     if found["from"] == "services":
-        head = f"{found['at'][:19]}Z  log sequence {found['seq']}, {projector['lag']} to fold, {projector['phase']}"
-        head += f" ({projector['name']})"
+        doing = f"{projector['lag']} to fold, {projector['phase']} ({projector['name']})"
+        head = [f"{found['at'][:19]}Z  log sequence {found['seq']}, {doing}"]
         if projector["phase"] == "writing" and (age_s := projector["checkpoint_age_s"]) > UNWRITTEN_S:
-            head += f"\nnothing could be written for {seconds(age_s)}, so every gate is stale: is a disk full?"
+            head.append(f"nothing could be written for {seconds(age_s)}, so every gate is stale: is a disk full?")
     else:
-        head = f"{found['at'][:19]}Z  no service answers; this is what the gates last were told, at {found['seq']}"
+        head = [f"{found['at'][:19]}Z  no service answers; this is what the gates last were told, at {found['seq']}"]
     cells = [cell for scope in found["scopes"] for cell in scope_cells(scope)]
     if shadow := _shadow(found):
-        head += f"\n{shadow}"
-    warnings = [Text(warning_line(fact)) for fact in found["warnings"][:WARNINGS_MAX]]
+        head.append(shadow)
+    warnings = [line(warning_line(fact)) for fact in found["warnings"][:WARNINGS_MAX]]
     if not cells:
-        return Group(Text(head), Text("nothing is held" if found["scopes"] == [] else "no holds"), *warnings)
-    return Group(
-        Text(head), rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells), *warnings
-    )
+        return Group(*map(line, head), line("nothing is held" if found["scopes"] == [] else "no holds"), *warnings)
+    return Group(*map(line, head), held_table(cells, console().width), *warnings)
 
 
 def _shadow(found: dict[str, Any]) -> str:
@@ -179,27 +179,61 @@ def _shadow(found: dict[str, Any]) -> str:
     return f"shadow: {', '.join(rules)} not enforced; what is marked would be held" if rules else ""
 
 
+HELD_COLUMNS: Final = ("provider", "model", "state", "since", "left", "because", "seq")
+BECAUSE_MIN: Final = 16
+"""Characters of the one column that may be folded."""
+
+
+def held_table(cells: list[tuple[object, ...]], width: int) -> Table:
+    """The rows of `scope_cells` as a table; where names and times do not fit side by side a name has its own line."""
+    sizes = [max(len(str(row[at])) for row in [HELD_COLUMNS, *cells]) for at in range(len(HELD_COLUMNS))]
+    because = HELD_COLUMNS.index("because")
+    if sum(sizes) - sizes[because] + BECAUSE_MIN + 2 * len(sizes) <= width:
+        made = plain_table(*HELD_COLUMNS)
+        for at, column in enumerate(made.columns):
+            column.no_wrap = at != because
+        return rows(made, cells)
+    made = plain_table("provider, model; state, since, left, because, seq")
+    return rows(made, ([_lines_of(row, width)] for row in cells))
+
+
+def _lines_of(row: tuple[object, ...], width: int) -> list[str]:
+    provider, model, *others = map(str, row)
+    names = [f"{provider} {model}"] if len(provider) + len(model) < width else [provider, model]
+    return [*names, "  " + ", ".join(part for part in others if part)]
+
+
+def _since(began_ms: int | None, at_ms: int | None) -> str:
+    """The time of day, with the date where it was another day."""
+    if not began_ms:
+        return ""
+    began, now = rfc3339(began_ms), rfc3339(at_ms or began_ms)
+    return began[11:19] if began[:10] == now[:10] else f"{began[5:10]} {began[11:16]}"
+
+
 def scope_cells(scope: dict[str, Any]) -> list[tuple[object, ...]]:
-    """One row a hold; one for a target without any."""
+    """One row of `HELD_COLUMNS` a hold; one for a target without any that was ever heard of."""
     name = (scope["provider"], scope["model"] or ("(all of it)" if scope["scope"] == "host" else "(the credential)"))
     found: list[tuple[object, ...]] = []
-    operator = scope.get("operator")
+    operator, at_ms = scope.get("operator"), scope.get("at_ms")
     if operator:
-        because = f"{operator['actor']}: {operator['reason']}"
+        because, since = f"{operator['actor']}: {operator['reason']}", _since(operator.get("began_ms"), at_ms)
         state = "held by operator" if operator["action"] == "hold" else "allowed by operator"
-        found.append((*name, state, seconds(operator["left_s"]), because, operator["seq"]))
+        found.append((*name, state, since, seconds(operator["left_s"]), because, operator["seq"]))
     for hold in scope["holds"]:
         if hold["rule"] == "operator" and operator:
             continue
-        state = _state(hold)
         left = seconds(hold["left_s"]) if hold["phase"] == "held" else ""
-        found.append((*name, state, left, cause_of(hold), hold["began_seq"]))
-    if not found and scope.get("last_event_seq"):
+        since = _since(hold.get("began_ms"), at_ms)
+        found.append((*name, _state(hold), since, left, cause_of(hold), hold["began_seq"]))
+    for own in scope.get("alone", ()):
+        because = f"{own['replica']} alone keeps it from itself: {own['calls']} calls in a minute"
+        found.append((*name, f"{own['rule']} (one replica)", "", seconds(own["left_s"]), because, own["seq"]))
+    if not found and scope.get("last_event_seq") and (scope["outcomes"] or scope.get("health") != "unknown"):
         counted = scope["evidence"].get("strikes", {"points": 0})
         strikes = f"{counted['points']} of {counted['needed']} strikes" if counted["points"] else _word(scope)
-        found.append(
-            (*name, strikes, "", f"{scope['answers']} of {scope['outcomes']} answered", scope["last_event_seq"])
-        )
+        answered = f"{scope['answers']} of {scope['outcomes']} answered"
+        found.append((*name, strikes, "", "", answered, scope["last_event_seq"]))
     return found
 
 

@@ -67,6 +67,7 @@ def table_of(named: Named) -> dict[str, Lines]:
     return {
         "status": (
             f"nats kv ls {GATE_BUCKET} 'gate.*.*.*' -v --display-value",
+            f"nats kv ls {GATE_BUCKET} 'gate.*' -v --display-value",
             f"nats kv watch {GATE_BUCKET} 'gate.*.*.*'",
             "nats req sickbay.v1.status '{}' --raw",
         ),

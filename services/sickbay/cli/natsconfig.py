@@ -82,10 +82,10 @@ def nats_config(
         )
         return
     out = console()
-    out.print(f"{len(made.files)} files in {folder}; the certificates end on {made.valid_until:%Y-%m-%d}", markup=False)
+    out.print(f"{len(made.files)} files in {folder}; the certificates end on {made.valid_until:%Y-%m-%d}")
     out.print(rows(plain_table("role", "environment", "may"), ((r.name, f"{r.name}.env", r.says) for r in made.roles)))
     for line in _next(folder, made.servers, compose=compose):
-        out.print(line, markup=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
 
 
 def _next(folder: Path, servers: tuple[Path, ...], *, compose: bool) -> Iterator[str]:

@@ -100,9 +100,9 @@ def policy_show(
     console().print(f"{since}; {len(changed)} values differ from the defaults")
     if current is not None:
         who = f", by {current.actor}: {current.reason}" if current.seq else ""
-        console().print(f"to change it: `sickbay policy set FILE --expect {current.seq}`{who}", markup=False)
+        console().print(f"to change it: `sickbay policy set FILE --expect {current.seq}`{who}")
         if current.unreadable:
-            console().print(f"the newest one cannot be used and is passed over: {current.unreadable}", markup=False)
+            console().print(f"the newest one cannot be used and is passed over: {current.unreadable}")
     if pending:
         console().print("another one is stored and not in force yet: the services have not folded it")
 
@@ -132,7 +132,7 @@ def policy_check(file: Annotated[Path, typer.Argument(help="Policy file, TOML.")
         return
     if changed:
         console().print(_table("default", "this file", changed))
-    console().print(f"{file} is a good policy; {len(changed)} values differ from the defaults", markup=False)
+    console().print(f"{file} is a good policy; {len(changed)} values differ from the defaults")
 
 
 def policy_set(

@@ -86,7 +86,7 @@ def probe(
         print_json({**facts, **found._asdict(), "proves": proves(found), "seq": ack.seq if ack is not None else None})
     else:
         stored = f"; stored, log sequence {ack.seq}" if ack is not None else ""
-        console().print(f"{name}: {proves(found)} ({found.why}, {found.took_ms} ms{stored})", markup=False)
+        console().print(f"{name}: {proves(found)} ({found.why}, {found.took_ms} ms{stored})")
     if not found.ok or found.level != wanted.level:
         raise typer.Exit(1)
 

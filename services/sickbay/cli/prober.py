@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,8 +14,6 @@ from ..bus.view_names import view_names
 from ..config import Settings
 from ..prober.settings import Probe, ProbeSettings, read_probes
 from .base import DataFolder, NatsUrl, SaysNo, console, nats_options, settings
-
-LOG_FORM = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 def add(app: typer.Typer) -> None:
@@ -37,14 +34,14 @@ def prober(
 
     Example: sickbay prober --probes probes.toml --nats nats://nats:4222
     """
-    from .running import loop_runner
+    from .running import log_to_stderr, loop_runner
 
     found = settings(probes=None if probes is None else str(probes), nats=nats, data=data, log_level=log_level)
     if not found.probes:
         raise SaysNo("it needs a file of targets: name one with --probes or SICKBAY_PROBES")
     text = Path(found.probes).expanduser().read_text(encoding="utf-8")
     wanted, targets = read_probes(text, machine=found.machine_name)
-    logging.basicConfig(level=found.log_level, format=LOG_FORM, stream=sys.stderr)
+    log_to_stderr(found.log_level)
     with loop_runner() as runner:
         runner.run(_probe(found, wanted, targets))
 
@@ -70,7 +67,7 @@ async def _probe(found: Settings, wanted: ProbeSettings, targets: list[Probe]) -
     link.start()
     mirror.start()
     work = asyncio.create_task(running.run())
-    console().print(f"{running.size} targets of {found.probes}, while nobody calls them", markup=False)
+    console().print(f"{running.size} targets of {found.probes}, while nobody calls them")
     sys.stdout.flush()
     try:
         await ended.wait()

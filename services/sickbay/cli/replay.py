@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -21,9 +20,21 @@ from ..log.folding import TO_THE_END, Bound, Folding, InspectAt, fold_file
 from ..replay.past import Base, find_base, fold_live, log_now
 from ..replay.questions import ReplayQuestions, read_questions
 from ..replay.spool import DerivedSpool
-from .base import AsJson, DataFolder, NatsUrl, connected, console, error_console, plain_table, rows, run, seconds
+from .base import (
+    AsJson,
+    DataFolder,
+    NatsUrl,
+    connected,
+    console,
+    error_console,
+    json_text,
+    plain_table,
+    rows,
+    run,
+    seconds,
+)
 from .compare import LIVE, Asked, compare
-from .look import scope_cells
+from .look import held_table, scope_cells
 from .places import place_of
 from .progress import progress
 
@@ -89,7 +100,7 @@ def replay_command(
             wanted = run(_wanted(None, first, last or at, asks))
             done = replay_file(Path(source), wanted, derived, at=at is not None, policy=given)
         for note in done.notes:
-            error_console().print(f"sickbay: {note}", markup=False, soft_wrap=True)
+            error_console().print(f"sickbay: {note}", soft_wrap=True)
         write_json(done) if as_json else show_replay(done)
 
 
@@ -204,7 +215,7 @@ def show_replay(done: Replay) -> None:
         cells = [cell for document in documents if document is not None for cell in scope_cells(document)]
         out.print(f"held at {rfc3339(done.at_ms)[:23]}Z, log sequence {fleet.seq}:" + ("" if cells else " nothing"))
         if cells:
-            out.print(rows(plain_table("provider", "model", "state", "left", "because", "seq"), cells))
+            out.print(held_table(cells, console().width))
     elif done.asks is None and derived.newest:
         if (earlier := sum(derived.counts.values()) - derived.counts["health"] - len(derived.newest)) > 0:
             out.print(f"({earlier} earlier ones are not shown; --json has them all)")
@@ -223,7 +234,7 @@ def show_replay(done: Replay) -> None:
     counted = {"held": "holds", "released": "releases", "warning": "warnings", "health": "changes of health"}
     numbers += [f"{derived.counts[name]} {word}" for name, word in counted.items() if derived.counts[name]]
     rate = f" in {seconds(done.took_s)} ({folding.events / done.took_s:,.0f} a second)" if done.took_s > 0.5 else ""
-    out.print(f"{', '.join(numbers)}{rate}; digest {fleet.digest()}", markup=False)
+    out.print(f"{', '.join(numbers)}{rate}; digest {fleet.digest()}")
 
 
 def _transition_cells(events: Iterable[DerivedEvent]) -> Iterator[tuple[object, ...]]:
@@ -241,14 +252,20 @@ def _transition_cells(events: Iterable[DerivedEvent]) -> Iterator[tuple[object, 
 
 def _word(event: DerivedEvent) -> str:
     if isinstance(event, TargetHeld):
-        return f"held by {event.rule}" + ("" if event.enforced else " (shadow)")
+        alone = f" for {event.replica} alone" if event.replica else ""
+        return f"held by {event.rule}{alone}" + ("" if event.enforced else " (shadow)") + _actor(event)
     if isinstance(event, Released):
-        return f"released ({event.rule}) by {event.by}"
+        return f"released ({event.rule}) by {event.by}{_actor(event)}"
     if isinstance(event, HealthChanged):
         return f"{event.new}, was {event.old}"
     if isinstance(event, WarningRaised):
         return f"warns: {event.rule} {event.signature or event.replica or ''}".strip()
     return event.rule
+
+
+def _actor(event: TargetHeld | Released) -> str:
+    """Who did it, if an operator did."""
+    return f", {event.actor}: {event.reason}" if event.actor else ""
 
 
 def _answer_cells(asks: ReplayQuestions) -> Iterator[tuple[object, ...]]:
@@ -264,7 +281,7 @@ def _answer_cells(asks: ReplayQuestions) -> Iterator[tuple[object, ...]]:
 def write_json(done: Replay) -> None:
     """Print a replay as one JSON document; the long lists go out as they come."""
     out = sys.stdout
-    out.write(json.dumps(replayed_facts(done), ensure_ascii=False, indent=2)[:-2])
+    out.write(json_text(replayed_facts(done), indent=2)[:-2])
     _write_list("holds", (hold_fact(fact) for fact in done.derived.facts() if fact["type"] == "held"))
     _write_list("transitions", done.derived.facts())
     out.write("\n}\n")
@@ -275,7 +292,7 @@ def _write_list(name: str, facts: Iterable[dict[str, Any]]) -> None:
     out.write(f',\n  "{name}": [')
     for number, fact in enumerate(facts):
         out.write(",\n    " if number else "\n    ")
-        out.write(json.dumps(fact, ensure_ascii=False))
+        out.write(json_text(fact))
     out.write("]")
 
 

@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import signal
 import sys
 from collections.abc import Iterator
 from typing import Final
 
+from ..loggers import LOG_FORM, harmless_record
 from .demo.pipes import lines_of_stdin
 
 COLLECT_AFTER: Final = 100_000
 """New objects that can be in a cycle, for a look at the youngest; the default of 700 is reached with every chunk."""
+
+
+def log_to_stderr(level: str) -> None:
+    """The services' own log: every line of it is harmless, also those of the libraries beneath."""
+    logging.basicConfig(level=level, format=LOG_FORM, stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(harmless_record)
 
 
 def collect_seldom() -> None:

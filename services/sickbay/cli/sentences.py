@@ -12,6 +12,7 @@ WARNINGS_MAX: Final = 10
 
 _WARNS: Final[dict[str, str]] = {
     "replica_suspect": "{replica} has nearly all of the bad ones while others are well: look at that machine",
+    "replica_suspect key_refused": "the key of {replica} is refused while the fleet's is not: look at its key there",
     "pipeline_suspect": "{replica} damages texts itself: look at how it decodes answers",
     "novel_signature": "new: {signature}",
     "familiar_signature": "again and again: {signature}",
@@ -119,7 +120,8 @@ def warning_line(fact: dict[str, Any]) -> str:
     """One warning as a line."""
     names = {"signature": fact.get("signature"), "replica": fact.get("replica"), "route": fact.get("route")}
     rule = str(fact["rule"])
-    says = _WARNS.get(rule, rule.replace("_", " ")).format(**names)
+    says = _WARNS.get(f"{rule} {fact.get('signature')}") or _WARNS.get(rule, rule.replace("_", " "))
+    says = says.format(**names)
     where = f"{fact['provider']} {fact['model'] or ''}".rstrip()
     often = f" ({fact['times']} times)" if fact["times"] > 1 else ""
     return f"warning {rfc3339(fact['time_ms'])[11:19]}  {where}: {says}{often}"

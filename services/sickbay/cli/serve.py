@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -19,7 +18,7 @@ import typer
 from ..config import Settings
 from .base import DataFolder, console
 from .http import Front, answering, listening
-from .running import collect_seldom, ended_by_signal, loop_runner, stdin_closes
+from .running import collect_seldom, ended_by_signal, log_to_stderr, loop_runner, stdin_closes
 
 if TYPE_CHECKING:
     from faststream.asgi import AsgiFastStream
@@ -73,6 +72,10 @@ def serve(
     given = locals()  # every option but the last is a setting of the same name
     del given["until_stdin_closes"]
     settings = Settings.from_environment(**given)
+    if settings.http_tokens:
+        from ..api.tokens import read_tokens
+
+        read_tokens(Path(settings.http_tokens).expanduser())  # refused here, before a server of its own runs
     with loop_runner() as runner:
         runner.run(_serve(settings, until_stdin_closes=until_stdin_closes))
 
@@ -81,9 +84,7 @@ async def _serve(settings: Settings, *, until_stdin_closes: bool) -> None:
     ready, ended = asyncio.Event(), ended_by_signal()  # before the imports below, which take a moment
     from ..service.app import make_app
 
-    logging.basicConfig(
-        level=settings.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
-    )
+    log_to_stderr(settings.log_level)
     watch = asyncio.create_task(stdin_closes(ended)) if until_stdin_closes else None
     listener = listening(settings)
     work = asyncio.create_task(_until(make_app(settings), settings, listener, ready, ended))
@@ -146,37 +147,37 @@ def _say_ready(app: AsgiFastStream, settings: Settings, listener: socket.socket 
 
     services = services_of(app)
     out = console()
-    out.print(f"sickbay {version('sickbay')} is ready", markup=False)
+    out.print(f"sickbay {version('sickbay')} is ready")
     if settings.nats:
-        out.print(f"  NATS      {', '.join(services.options.servers)}", markup=False)
+        out.print(f"  NATS      {', '.join(services.options.servers)}")
     else:
         folder = settings.data_folder.absolute()
-        out.print(f"  NATS      {services.options.servers[0]}, embedded in {folder}", markup=False)
-        out.print(f"  connect   sickbay.connect() here with SICKBAY_DATA={folder}, or", markup=False)
-        out.print(f"            SICKBAY_NATS=$(cat {folder / 'nats.url'})", markup=False, soft_wrap=True)
+        out.print(f"  NATS      {services.options.servers[0]}, embedded in {folder}")
+        out.print(f"  connect   sickbay.connect() here with SICKBAY_DATA={folder}, or")
+        out.print(f"            SICKBAY_NATS=$(cat {folder / 'nats.url'})", soft_wrap=True)
     if listener is not None:
         host, port = listener.getsockname()[:2]
-        out.print(f"  health    http://{host}:{port}/healthz", markup=False)
+        out.print(f"  health    http://{host}:{port}/healthz")
         if not services.is_beside:
-            out.print(f"  page      http://{host}:{port}/", markup=False)
+            out.print(f"  page      http://{host}:{port}/")
     assert services.projector is not None
     fleet = services.projector.fleet
     if services.is_beside:
-        out.print(f"  beside    writes the view {settings.beside}, tells and answers nothing", markup=False)
-        out.print(f"  compare   sickbay verify --beside {settings.beside}", markup=False)
+        out.print(f"  beside    writes the view {settings.beside}, tells and answers nothing")
+        out.print(f"  compare   sickbay verify --beside {settings.beside}")
     if services.prober is not None:
-        out.print(f"  probes    {services.prober.size} targets, while nobody calls them", markup=False)
+        out.print(f"  probes    {services.prober.size} targets, while nobody calls them")
     if services.alerting is not None:
         names = ", ".join(relay.receiver.name for relay in services.alerting.relays)
-        out.print(f"  alerts    to {names}", markup=False)
+        out.print(f"  alerts    to {names}")
     if fleet.policy.shadow.all:
-        out.print("  shadow    no rule is enforced; `sickbay status` marks what would be held", markup=False)
+        out.print("  shadow    no rule is enforced; `sickbay status` marks what would be held")
     elif settings.shadow:
         stands = f"the policy in force (log sequence {fleet.policy_seq}) enforces"
-        out.print(f"  shadow    NOT in shadow: {stands}; `sickbay policy set` changes it", markup=False)
+        out.print(f"  shadow    NOT in shadow: {stands}; `sickbay policy set` changes it")
     if settings.history_path is not None:
-        out.print(f"  history   {settings.history_path}", markup=False)
-    out.print("  ask       sickbay status", markup=False)
+        out.print(f"  history   {settings.history_path}")
+    out.print("  ask       sickbay status")
     sys.stdout.flush()
 
 

@@ -77,15 +77,15 @@ def verify_command(
 def _show(found: Verified, took_s: float) -> None:
     out = console()
     begins = "the log's beginning" if found.begins == "beginning" else f"the snapshot at {found.from_seq}"
-    out.print(f"folded {found.folded} events from {begins} to sequence {found.seq} in {seconds(took_s)}", markup=False)
+    out.print(f"folded {found.folded} events from {begins} to sequence {found.seq} in {seconds(took_s)}")
     compared = f"compared {len(found.digests)} digests, {found.entries} gate entries, {found.documents} documents"
-    out.print(compared + (f"; {found.moved_on} have moved on since" if found.moved_on else ""), markup=False)
+    out.print(compared + (f"; {found.moved_on} have moved on since" if found.moved_on else ""))
     if found.ok:
         out.print("all of it follows from the log")
         return
     cells = ((one.what, one.key, _short(one.written), _short(one.folded)) for one in found.differences)
     out.print(rows(plain_table("what", "where", "written", "by the log"), cells))
-    out.print(f"{len(found.differences)} differ", markup=False)
+    out.print(f"{len(found.differences)} differ")
 
 
 def _show_beside(found: Compared) -> None:
@@ -97,13 +97,13 @@ def _show_beside(found: Compared) -> None:
     out.print(rows(plain_table("view", "sequence", "fold", "policy", "entries", "writer"), sides))
     if found.digests_equal is not None:
         word = "equal" if found.digests_equal else "DIFFER"
-        out.print(f"the digests of the whole state at sequence {found.digest_seq} are {word}", markup=False)
+        out.print(f"the digests of the whole state at sequence {found.digest_seq} are {word}")
     else:
-        out.print("no digests to compare: other versions or policies, or no sequence that both marked", markup=False)
+        out.print("no digests to compare: other versions or policies, or no sequence that both marked")
     if found.differences:
         cells = ((one.key, _short(one.written), _short(one.folded)) for one in found.differences)
         out.print(rows(plain_table("where", found.one.view or "(no name)", found.other.view), cells))
-    out.print(f"{found.entries} entries compared, {len(found.differences)} differ", markup=False)
+    out.print(f"{found.entries} entries compared, {len(found.differences)} differ")
 
 
 def _short(value: Any) -> str:

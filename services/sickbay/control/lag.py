@@ -6,7 +6,6 @@ that was acknowledged is not in force. The next leader begins at once.
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Final
 
@@ -18,8 +17,9 @@ from sickbay_events import parse_rfc3339
 from ..bus.connect import PermissionDenied
 from ..bus.jetstream import ApiError, JetStreamApi, StoredMessage
 from ..bus.topology import CONTROL, LOG
+from ..loggers import logger
 
-_log = logging.getLogger("sickbay.projector")
+_log = logger("sickbay.projector")
 
 ACTS_EVERY_S: Final = 5.0
 WAITING_EVERY_S: Final = 1.0

@@ -7,7 +7,6 @@ stands in its environment, where no other user reads it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 from contextlib import suppress
@@ -16,8 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from ..config import PREFIX, Settings
+from ..loggers import logger
 
-_log = logging.getLogger("sickbay.services")
+_log = logger("sickbay.services")
 
 RETRY_MIN_S: Final = 0.5
 RETRY_MAX_S: Final = 60.0

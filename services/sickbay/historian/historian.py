@@ -14,7 +14,6 @@ Reading and folding is done in the event loop, writing in one thread; one transa
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable
@@ -38,10 +37,11 @@ from ..bus.transient import TRANSIENT_ERRORS
 from ..log.control import fold_lost_control_events
 from ..log.decode import Intake
 from ..log.snapshots import list_snapshots, load, unfit
+from ..loggers import logger
 from .errors import HistoryRefused, HistoryUnusable
 from .store import Book, Keep, Position, set_aside
 
-_log = logging.getLogger("sickbay.historian")
+_log = logger("sickbay.historian")
 T = TypeVar("T")
 
 COMMIT_S: Final = 1.0

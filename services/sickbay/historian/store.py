@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import logging
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from sqlite_utils import Database
 
 from sickbay_projections.replay.history import Page
 
+from ..loggers import logger
 from .errors import HistoryRefused, HistoryUnusable, RivalWriter
 from .families import FAMILIES, GRAINS
 from .migrations import write_steps
@@ -30,7 +30,7 @@ from .names import Names
 from .rows import count_rows, write_heard
 from .schema import APPLICATION_ID, add_functions, migrations
 
-_log = logging.getLogger("sickbay.historian")
+_log = logger("sickbay.historian")
 
 BUSY_S: Final = 10.0
 """How long a write waits for a reader that holds the file."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 import zlib
 from base64 import urlsafe_b64encode
@@ -31,6 +30,7 @@ from ..bus.entries import read_entries
 from ..bus.jetstream import JetStreamApi, StreamAt
 from ..bus.topology import LOG
 from ..bus.view_names import MAIN, ViewNames
+from ..loggers import logger
 from .transitions import End
 
 try:
@@ -41,7 +41,7 @@ except ImportError:  # an installation without the server extra: larger snapshot
     zstandard = None  # type: ignore[assignment]
     _DAMAGED = (zlib.error,)
 
-_log = logging.getLogger("sickbay.projector")
+_log = logger("sickbay.projector")
 
 NEWEST: Final = 3
 HOURLY_S: Final = 7 * 86_400

@@ -90,6 +90,12 @@ SERVICES: Final = (
         ("provider", "state"),
     ),
     Metric("sickbay_held_scopes", "gauge", "Holds that deny now, be it one replica alone.", ("rule", "scope")),
+    Metric(
+        "sickbay_replica_held_targets",
+        "gauge",
+        "Targets that one replica alone keeps from itself, as its gate said in the last minutes; capped.",
+        ("replica", "rule"),
+    ),
     Metric("sickbay_shadow_held_scopes", "gauge", "Holds that would deny if their rule were enforced.", ("rule",)),
     Metric("sickbay_probation_scopes", "gauge", "Holds that are over and wait for proof.", ("rule", "scope")),
     Metric(

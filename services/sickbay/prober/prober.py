@@ -7,7 +7,6 @@ any trial.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 from collections import Counter, deque
@@ -27,11 +26,12 @@ from sickbay_projections.decide import denies, is_on_probation, trial_from_ms
 
 from ..bus.connect import BusError
 from ..control.acts import publish_probe
+from ..loggers import logger
 from ..view.entries import View
 from .checks import SUSPICIOUS, UNPROVEN, Checked, probe_client, run_check
 from .settings import Probe, ProbeSettings
 
-_log = logging.getLogger("sickbay.prober")
+_log = logger("sickbay.prober")
 
 DECIDE: Final = "sickbay.v1.decide"
 AT_ONCE: Final = 4

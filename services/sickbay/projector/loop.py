@@ -10,7 +10,6 @@ looks after the connection, the view and the writer's part.
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -33,13 +32,14 @@ from ..control.policies import differing_keys, seed_policy
 from ..log.control import fold_lost_control_events
 from ..log.decode import DecodedBatch, Intake
 from ..log.snapshots import newest_fit
+from ..loggers import logger
 from .deadletters import At
 from .health import Phase, ProjectorHealth, health_of
 from .maintenance import Maintenance
 from .state import ProjectorState
 from .transitions import read_end
 
-_log = logging.getLogger("sickbay.projector")
+_log = logger("sickbay.projector")
 
 MARK_EVERY: Final = 16_384
 """The digest of the whole state is taken at multiples of this, so that two projectors can be compared."""

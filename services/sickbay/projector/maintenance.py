@@ -7,7 +7,6 @@ that nothing slow delays it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,11 +22,12 @@ from ..bus.jetstream import JetStreamApi
 from ..bus.topology import LOG, TRANSITIONS, ensure
 from ..bus.transient import TRANSIENT_ERRORS
 from ..log import snapshots
+from ..loggers import logger
 from ..throttled import Throttled
 from .state import ProjectorState
 from .writer import CHECKPOINT_EVERY_S
 
-_log = logging.getLogger("sickbay.projector")
+_log = logger("sickbay.projector")
 
 TICK_S: Final = 0.05
 RETRY_S: Final = 0.05

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -19,6 +18,7 @@ from ..bus.publish import AckedPublisher
 from ..bus.topology import StreamLimits
 from ..bus.view_names import view_names
 from ..control.lag import ControlLag
+from ..loggers import logger
 from .counters import Counters
 from .deadletters import DeadLetters
 from .documents import Documents
@@ -26,7 +26,7 @@ from .transitions import NullTransitions, Transitions
 from .view_feed import ProjectorView
 from .writer import GateWriter
 
-_log = logging.getLogger("sickbay.projector")
+_log = logger("sickbay.projector")
 T = TypeVar("T")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -11,6 +11,7 @@ from typing import Final
 
 from sickbay_events import Scope, rfc3339
 from sickbay_events.derived import numbers_in_words
+from sickbay_events.harmless import harmless
 from sickbay_projections.replay.compared import ComparedHold, ComparedScope, Result
 
 TARGETS_MAX: Final = 100
@@ -49,12 +50,12 @@ def comparison_report(result: Result, lines: Iterable[Sequence[str]], *, source:
         targets.append(f'<p class="soft">{len(shown) - TARGETS_MAX} more are not drawn.</p>')
     template = files("sickbay.replay").joinpath("report.html").read_text(encoding="utf-8")
     return Template(template).substitute(
-        title=escape(f"{heading} · sickbay"),
-        heading=escape(heading),
-        about=escape(about),
-        notes="".join(f"<p><strong>{escape(note)}</strong></p>" for note in notes),
-        one=escape(one),
-        other=escape(other),
+        title=_escape(f"{heading} · sickbay"),
+        heading=_escape(heading),
+        about=_escape(about),
+        notes="".join(f"<p><strong>{_escape(note)}</strong></p>" for note in notes),
+        one=_escape(one),
+        other=_escape(other),
         lines="\n".join(_line(line) for line in lines),
         difference=_difference(result),
         targets="\n".join(targets) or "<p>Neither policy would have held anything.</p>",
@@ -64,7 +65,7 @@ def comparison_report(result: Result, lines: Iterable[Sequence[str]], *, source:
 def _line(cells: Sequence[str]) -> str:
     name, *values = cells
     indent = ' class="soft"' if name.startswith(" ") else ""
-    return f"<tr><td{indent}>{escape(name.strip())}</td>" + "".join(f"<td>{escape(v)}</td>" for v in values) + "</tr>"
+    return f"<tr><td{indent}>{_escape(name.strip())}</td>" + "".join(f"<td>{_escape(v)}</td>" for v in values) + "</tr>"
 
 
 def _difference(result: Result) -> str:
@@ -76,10 +77,15 @@ def _difference(result: Result) -> str:
     text = f"Sequence {first.seq}, {rfc3339(first.time_ms)[:19]}Z: {first.event}{status}{by}"
     what = f"{first.provider} {first.model or ''}".strip()
     says = "".join(
-        f'<li><span class="{side}">{escape(part.name)}</span>: {escape("; ".join(said) or "nothing")}</li>'
+        f'<li><span class="{side}">{_escape(part.name)}</span>: {_escape("; ".join(said) or "nothing")}</li>'
         for side, part, said in zip(_SIDES, result.parts, first.says, strict=True)
     )
-    return f"<p>{escape(text)}, {escape(what)}</p><ul>{says}</ul>"
+    return f"<p>{_escape(text)}, {_escape(what)}</p><ul>{says}</ul>"
+
+
+def _escape(text: str) -> str:
+    """As text of a page: harmless, and no markup."""
+    return html.escape(harmless(text))
 
 
 # -- one timeline ----------------------------------------------------------------------------------------
@@ -88,12 +94,12 @@ def _difference(result: Result) -> str:
 def _target(row: ComparedScope, result: Result) -> str:
     name = f"{row.provider} / {row.model}" if row.model is not None else f"{row.provider} (the whole {_width(row)})"
     numbers = "".join(
-        f'<span><span class="{side}">{escape(part.name)}</span>: {_count(part.holds, "hold")}, '
+        f'<span><span class="{side}">{_escape(part.name)}</span>: {_count(part.holds, "hold")}, '
         f"{_count(part.calls.dead, 'dead call')} avoided, {_count(part.calls.good, 'good one')} refused</span>"
         for side, part in zip(_SIDES, row.parts, strict=True)
     )
     drawn = _svg(row, result)
-    return f'<section class="card"><h3>{escape(name)}</h3><div class="numbers">{numbers}</div>{drawn}</section>'
+    return f'<section class="card"><h3>{_escape(name)}</h3><div class="numbers">{numbers}</div>{drawn}</section>'
 
 
 def _width(row: ComparedScope) -> str:
@@ -124,7 +130,7 @@ def _svg(row: ComparedScope, result: Result) -> str:
         parts.append(f'<rect class="lane" x="{LEFT}" y="{y}" width="{WIDTH - 2 * LEFT}" height="{LANE}" rx="2"/>')
         parts += [_span(hold, scale, y, f"f-{side} wide") for hold in wide[at]]
         parts += [_span(hold, scale, y, f"f-{side}") for hold in row.holds[at]]
-    label = escape(f"Calls and holds of {row.provider} {row.model or ''}".strip(), quote=True)
+    label = _escape(f"Calls and holds of {row.provider} {row.model or ''}".strip())
     return f'<svg viewBox="0 0 {WIDTH} {bottom + 18}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
 
@@ -146,7 +152,7 @@ def _bars(row: ComparedScope, bucket_ms: int, scale: _Scale) -> Iterator[str]:
         width = max(1.0, round(scale.x(begin_ms + bucket_ms) - x - 0.5, 2))
         y = float(CALLS_HEIGHT)
         what = f"{rfc3339(begin_ms)[:19]}Z: {good} good, {dead} dead, {neutral} the caller's own"
-        yield f"<g><title>{escape(what)}</title>"
+        yield f"<g><title>{_escape(what)}</title>"
         for count, name in ((dead, "dead"), (good, "good"), (neutral, "neutral")):
             if count:
                 height = max(1.0, round(count / tallest * (CALLS_HEIGHT - 4), 2))
@@ -165,7 +171,7 @@ def _span(hold: ComparedHold, scale: _Scale, y: int, css: str) -> str:
     what += f", ended by {hold.by}" if hold.by else ""
     return (
         f'<rect class="{css}" x="{x}" y="{y}" width="{width}" height="{LANE}" rx="2">'
-        f"<title>{escape(what)}</title></rect>"
+        f"<title>{_escape(what)}</title></rect>"
     )
 
 

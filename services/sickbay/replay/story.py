@@ -2,15 +2,18 @@
 
     for step in await trace(client, Scope("openrouter.ai", "", "z-ai/glm-5.3")): ...
 
-The events are read from the log by subject and folded one by one by the same fold, which tells what each changed.
-Only this scope's events are read, so a rule that asks how many replicas there are sees those that called it.
+The events are read from the log by subject. What began and ended by them is what the services told of them
+(SICKBAY_TRANSITIONS). What each came to count as, and what was not told yet or is told no more, is folded: of this
+scope's events alone, so that a rule that asks how many replicas there are sees those that called it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
+import nats.errors
 from nats.aio.client import Client
 
 from sickbay_events import (
@@ -29,14 +32,23 @@ from sickbay_events import (
 )
 from sickbay_events.codec import POLICY_SUBJECT, read_subject
 from sickbay_events.kinds import KINDS
+from sickbay_events.view import CHECKPOINT_KEY, Checkpoint
 from sickbay_projections import Fleet
 
+from ..bus.connect import BusError
+from ..bus.entries import read_entry
 from ..bus.jetstream import JetStreamApi
 from ..bus.link import BorrowedConnection
 from ..bus.reader import CaughtUp, Chunk, LogReader
 from ..bus.topology import LOG, OUTCOME_PREFIX, PROBE_PREFIX
+from ..bus.view_names import MAIN
 from ..log.decode import Intake
+from ..log.transitions import past_transitions
 
+TOLD_MAX: Final = 20_000
+"""The newest transitions that are looked at."""
+TIME_MS_MAX: Final = 4_102_444_800_000
+"""The end of 2099: after every event."""
 STEPS_MAX: Final = 1_000
 """The newest steps that are kept."""
 _QUIET: Final = ("success",)
@@ -61,7 +73,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 async def trace(client: Client, scope: Scope, last_seq: int | None = None) -> list[Step]:
     """The newest steps of a scope's story, up to `last_seq`, oldest first. Raises `BusError` when there is no log."""
     at = await JetStreamApi(client, timeout_s=5.0).stream_at(LOG)
-    story = _Story(scope)
+    story = _Story(scope, await _recorded(client, scope))
     if at.last_seq < at.first_seq or at.last_seq == 0:
         return []
     reader = LogReader(
@@ -98,9 +110,50 @@ _COUNTED: Final = {
 """By the group of an outcome: the evidence that it may score in, and the word for it."""
 
 
+class _Recorded(NamedTuple):
+    """What the services told of a scope: effects in words by the event that caused them, and of which time."""
+
+    effects: Mapping[int, Sequence[str]] = {}
+    from_ms: int = 0
+    to_seq: int = 0
+    """The last event of the log of which all is told; 0: nothing is known."""
+
+    def of(self, seq: int, time_ms: int) -> Sequence[str] | None:
+        """The effects of an event; None where nobody can say."""
+        return self.effects.get(seq, ()) if self.from_ms <= time_ms and seq <= self.to_seq else None
+
+
+async def _recorded(client: Client, scope: Scope) -> _Recorded:
+    """Never raises for what cannot be read: the fold tells it then."""
+    try:
+        entry = await read_entry(client, MAIN.stream, MAIN.gate_prefix + CHECKPOINT_KEY)
+        if entry is None or entry.gone:
+            return _Recorded()
+        told_seq = msgspec.json.decode(entry.payload, type=Checkpoint).told_seq
+        past = await past_transitions(client, scope, 0, TIME_MS_MAX, limit=TOLD_MAX)
+    except (BusError, nats.errors.Error, TimeoutError, OSError, ValueError):
+        return _Recorded()
+    effects: dict[int, list[str]] = {}
+    for fact in past.transitions:
+        if fact.get("type") in ("held", "released") and isinstance(fact.get("cause_seq"), int):
+            effects.setdefault(fact["cause_seq"], []).append(_told_effect(fact, scope))
+    return _Recorded(effects, past.known_from_ms, told_seq)
+
+
+def _told_effect(fact: Mapping[str, Any], scope: Scope) -> str:
+    of = "" if fact["key"] == scope.key else f" (of {' '.join(filter(None, (fact['provider'], fact.get('model'))))})"
+    if fact["type"] == "released":
+        return f"released from {fact['rule']} by {fact['by']}{of}"
+    word = "until" if fact.get("old_end_ms") is None else "now until"
+    shadow = "" if fact.get("enforced", True) else " (shadow)"
+    alone = f" for {fact['replica']} alone" if fact.get("replica") else ""
+    return f"held by {fact['rule']}{alone} {word} {rfc3339(fact['end_ms'])[11:19]}{shadow}{of}"
+
+
 class _Story:
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, recorded: _Recorded) -> None:
         self.steps: list[Step] = []
+        self._recorded = recorded
         self._scope = scope
         self._fleet = Fleet()
         self._strikes: dict[str, int] = {}
@@ -110,7 +163,10 @@ class _Story:
         derived = self._fleet.apply_many([subject], [event], [seq], [time_ms])
         address = None if isinstance(event, Poison) else read_subject(subject)
         key = address.target.key if address is not None and address.target is not None else self._scope.key
-        effects = [_effect(one) for one in derived if isinstance(one, TargetHeld | Released)]
+        told = self._recorded.of(seq, time_ms)
+        effects = (
+            [_effect(one) for one in derived if isinstance(one, TargetHeld | Released)] if told is None else [*told]
+        )
         # A success of a target without strikes and holds is the ordinary case: there is nothing to compare.
         if not effects and key not in self._strikes and _is_quiet(event):
             return

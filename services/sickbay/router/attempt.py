@@ -10,7 +10,6 @@ forgotten: no prompt and no completion is kept.
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 import time
@@ -25,11 +24,12 @@ from sickbay_events.kinds import KINDS, Kind
 from sickbay_events.outcome import DAY_MS, DETAIL_CHARS_MAX, Lease
 from sickbay_events.redact import redact
 
+from ..loggers import logger
 from .errors import Held
 from .faults import answer_of, fault_of
 from .trials import Trial
 
-_log = logging.getLogger("sickbay.attempt")
+_log = logger("sickbay.attempt")
 
 OK: Final = Verdict(kind="ok", scope="none")
 UNCHECKED: Final = Verdict(kind="ok", scope="none", checkable=False)

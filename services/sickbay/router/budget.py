@@ -10,7 +10,6 @@ again. Inside another budget the smaller rest counts.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -20,8 +19,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from ..invalid import InvalidValue
+from ..loggers import logger
 
-_log = logging.getLogger("sickbay")
+_log = logger("sickbay")
 
 LIMIT_S_MAX: Final = 86_400.0
 

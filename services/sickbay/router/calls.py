@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Final, TypeVar, Unpack
 
 from sickbay_events import Target
 
+from ..loggers import logger
 from .attempt import Attempt
 from .chain import NO_FALLBACK, CallOptions, CallResult, ChainLimits
 from .chain_check import ChainCheck
@@ -25,7 +25,7 @@ from .forced import ForcedCallLimiter
 from .logs import CallLog
 from .waiters import HoldWaiters, Wakeup
 
-_log = logging.getLogger("sickbay.calls")
+_log = logger("sickbay.calls")
 
 T = TypeVar("T")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
@@ -15,8 +14,9 @@ import nats.errors
 from sickbay_events import Target
 
 from ..bus.link import Link
+from ..loggers import logger
 
-_log = logging.getLogger("sickbay")
+_log = logger("sickbay")
 
 SUBJECT: Final = "sickbay.v1.decide"
 ASK_S: Final = 2.0

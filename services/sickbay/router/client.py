@@ -9,7 +9,6 @@ async with sickbay.connect("nats://...", replica="router-1") as sb:
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
@@ -22,6 +21,7 @@ from sickbay_events.outcome import Lease
 from ..bus.link import Link
 from ..bus.view_names import view_names
 from ..config import Settings
+from ..loggers import logger
 from ..view.entries import View
 from ..view.mirror import Mirror
 from .attempt import Attempt, AttemptOptions
@@ -38,7 +38,7 @@ from .reporter import CAPACITY, CLOSE_LIMIT_S, Counts, Left, Reporter
 from .streams import StreamingAnswer
 from .trials import ASK_S, Trial, Trials
 
-_log = logging.getLogger("sickbay.client")
+_log = logger("sickbay.client")
 
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 MINUTE_S: Final = 60
@@ -374,8 +374,9 @@ class Sickbay:
     def _report_denials(self) -> None:
         """Report the calls that holds kept away in this minute, one event for each target and rule: only statistics."""
         minute = rfc3339((self._minute or int(time.time()) // MINUTE_S) * MINUTE_S * 1000)
-        for target, rule, count in self.gate.take_denials():
-            self.reporter.enqueue(target, CallsRefused(count=count, rule=rule, minute=minute))
+        for target, rule, count, until_ms in self.gate.take_denials():
+            event = CallsRefused(count=count, rule=rule, minute=minute, alone_until_ms=until_ms or None)
+            self.reporter.enqueue(target, event)
 
 
 def connect(

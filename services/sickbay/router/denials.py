@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from typing import Final
+from typing import Final, NamedTuple
 
 from sickbay_events import Target
 
-_log = logging.getLogger("sickbay.gate")
+from ..loggers import logger
+
+_log = logger("sickbay.gate")
 
 SAY_EVERY_S: Final = 60.0
 """A router's log says at most so often that calls to one target are skipped."""
@@ -23,14 +24,25 @@ class DenialCount:
 
     reported, logged   how many of them the event log, and the router's own log, have been told of
     log_at_s           monotonic time from which the next line may be logged
+    alone_until_ms     log time at which the hold ends, if it is this replica's own; 0: it is the fleet's
     """
 
-    __slots__ = ("count", "log_at_s", "logged", "reason", "reported", "rule", "target")
+    __slots__ = ("alone_until_ms", "count", "log_at_s", "logged", "reason", "reported", "rule", "target")
 
     def __init__(self, target: Target, rule: str, reason: str) -> None:
         self.target, self.rule, self.reason = target, rule, reason
-        self.count = self.reported = self.logged = 0
+        self.count = self.reported = self.logged = self.alone_until_ms = 0
         self.log_at_s = float("-inf")
+
+
+class KeptAway(NamedTuple):
+    """Calls kept from a target by a rule since the last look."""
+
+    target: Target
+    rule: str
+    calls: int
+    alone_until_ms: int = 0
+    """Of a `DenialCount`."""
 
 
 class Denials:
@@ -74,16 +86,18 @@ class Denials:
             found[each.reason] += each.count
         return found
 
-    def take(self) -> list[tuple[Target, str, int]]:
-        """Denials since the last take: (target, rule, count)."""
-        taken: dict[tuple[Target, str], int] = {}
+    def take(self) -> list[KeptAway]:
+        """Denials since the last take, one for each target and rule."""
+        taken: dict[tuple[Target, str], KeptAway] = {}
         for each in list(self._counts.values()):
             count = each.count
             if count > each.reported:
                 key = each.target, each.rule
-                taken[key] = taken.get(key, 0) + count - each.reported
+                before = taken.get(key, KeptAway(*key, 0))
+                until_ms = max(before.alone_until_ms, each.alone_until_ms)
+                taken[key] = KeptAway(*key, before.calls + count - each.reported, until_ms)
                 each.reported = count
-        return [(target, rule, count) for (target, rule), count in taken.items()]
+        return list(taken.values())
 
     def drop_idle(self) -> bool:
         """Forget all counts if half of the room is used up. Returns whether it did.

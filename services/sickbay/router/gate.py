@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import Counter
@@ -25,11 +24,12 @@ from sickbay_projections.weighing import (
     without_shared,
 )
 
+from ..loggers import logger
 from ..view.entries import STALE_S, View
-from .denials import SAY_EVERY_S, DenialCount, Denials
+from .denials import SAY_EVERY_S, DenialCount, Denials, KeptAway
 from .overlay import Overlay
 
-_log = logging.getLogger("sickbay.gate")
+_log = logger("sickbay.gate")
 
 KNOWN_MAX: Final = 131_072
 """Up to so many targets have their scope keys kept; with more, all are dropped and computed again."""
@@ -237,6 +237,9 @@ class Gate:
         )
         if not decision.allowed:
             cached.count = self.denials.count_of(self.target_of(target), decision.rule or "", decision.reason)
+            is_own = decision.source == "local"
+            ends_ms = [hold.end_ms for hold in denying(own, now_ms, self._replica)] if is_own else []
+            cached.count.alone_until_ms = max(ends_ms, default=0)
         if known.canonical is not None:
             self._cached[known.canonical] = cached
             if generation != self._generation:
@@ -328,8 +331,8 @@ class Gate:
         if self.on_denied is not None:
             self.on_denied(denial.target, decision, count)
 
-    def take_denials(self) -> list[tuple[Target, str, int]]:
-        """Calls that holds kept away since the last take: (target, rule, count)."""
+    def take_denials(self) -> list[KeptAway]:
+        """Calls that holds kept away since the last take."""
         taken = self.denials.take()
         if self.denials.drop_idle():
             self._generation += 1

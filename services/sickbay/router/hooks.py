@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
 from sickbay_events import Decision, Target
 
+from ..loggers import logger
 from .attempt import Attempt
 
-_log = logging.getLogger("sickbay.hooks")
+_log = logger("sickbay.hooks")
 
 
 class Hook:

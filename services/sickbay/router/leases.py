@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from typing import Final, TypeAlias
 from zlib import crc32
@@ -15,8 +14,9 @@ from sickbay_events.lease_wire import NOT_CURRENT, SUBJECT, LeaseName, TrialAnsw
 from sickbay_projections.weighing import LeaseNeeded
 
 from ..bus.link import Link
+from ..loggers import logger
 
-_log = logging.getLogger("sickbay.trials")
+_log = logger("sickbay.trials")
 
 AGAIN_S: Final = 0.02
 """A question is asked again after this if it reached an instance of the services that is not current."""

@@ -13,9 +13,10 @@ from typing import Final
 from sickbay_events import Decision, GateEntry, Target
 from sickbay_events.view import HoldView
 
+from ..loggers import logger
 from ..throttled import Throttled
 
-_log = logging.getLogger("sickbay")
+_log = logger("sickbay")
 
 SAY_EVERY_S: Final = 60.0
 """The same skip or failover is logged at most so often; those in between are counted."""
@@ -26,9 +27,9 @@ LOADED_MAX: Final = 20
 def silence() -> None:
     """Keep the standard library from writing to stderr for loggers without a handler."""
     for name in ("sickbay", "nats"):
-        logger = logging.getLogger(name)
-        if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
-            logger.addHandler(logging.NullHandler())
+        found = logging.getLogger(name)
+        if not any(isinstance(handler, logging.NullHandler) for handler in found.handlers):
+            found.addHandler(logging.NullHandler())
 
 
 class HoldLog:

@@ -9,7 +9,6 @@ hold says nothing (`without_shared`).
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
@@ -22,7 +21,9 @@ from sickbay_events.outcome import Lease
 from sickbay_events.view import HoldView
 from sickbay_projections import Fleet, Recorded
 
-_log = logging.getLogger("sickbay.overlay")
+from ..loggers import logger
+
+_log = logger("sickbay.overlay")
 
 TARGETS_MAX: Final = 10_000
 """Targets a router remembers by itself at most; the cluster remembers more."""

@@ -26,11 +26,12 @@ import msgspec
 from sickbay_events import NameRefused, Target, token
 
 from ..bus.link import Link
+from ..loggers import logger
 from ..throttled import Throttled
 from .in_flight import InFlight
 from .outbox import Backlog, NotReportable, QueuedEvent, Reportable, count_by_label, fit, label
 
-_log = logging.getLogger("sickbay.reporter")
+_log = logger("sickbay.reporter")
 
 CAPACITY: Final = 10_000
 CLOSE_LIMIT_S: Final = 5.0

@@ -8,7 +8,6 @@ replica's own overlay concern no other router, and are kept here.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
 import threading
@@ -27,10 +26,11 @@ from sickbay_events.outcome import DAY_MS, Lease
 from sickbay_projections.weighing import LeaseNeeded
 
 from ..bus.link import Link
+from ..loggers import logger
 from ..view.entries import View
 from .leases import Key, SelfGrants, ask_services, key_of, name_of
 
-_log = logging.getLogger("sickbay.trials")
+_log = logger("sickbay.trials")
 
 ASK_S: Final = 0.25
 """An attempt waits for the services at most so long."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Final, TypeAlias
 
@@ -12,10 +11,11 @@ from faststream.nats import JStream, NatsBroker
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from ..bus.topology import DEAD, DEAD_PREFIX, TRANSITIONS
+from ..loggers import logger
 from ..projector.deadletters import Letter
 from .asyncapi import Doc, schema_of
 
-_log = logging.getLogger("sickbay.services")
+_log = logger("sickbay.services")
 Handler: TypeAlias = Callable[..., Awaitable[None]]
 
 GROUP: Final = "sickbay-alerts"

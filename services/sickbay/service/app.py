@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -22,12 +21,13 @@ from nats.aio.client import Client
 
 from ..bus.connect import NatsOptions, PermissionDenied, connect_client
 from ..config import Settings
+from ..loggers import logger
 from .announce import subscribe_log_lines
 from .asyncapi import asyncapi_document, documented, specification
 from .exposition import exposition, refused_scrape
 from .services import CONNECT_TIMEOUT_S, Services
 
-_log = logging.getLogger("sickbay.services")
+_log = logger("sickbay.services")
 
 SERVICES: Final = "services"
 

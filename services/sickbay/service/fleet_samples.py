@@ -30,6 +30,8 @@ AT_ONCE: Final = 32
 EXACT_MAX: Final = 2_000
 """Targets whose health is worked out for one scrape; of more that are not plainly healthy the word last told counts.
 It takes ten times as long as a plain look."""
+REPLICAS_MAX: Final = 100
+"""Series of replicas and rules."""
 DAY_HOURS: Final = DAY_MS // HOUR_MS
 _BADNESS: Final = {word: -place for place, word in enumerate(WORDS)}
 
@@ -205,11 +207,22 @@ def fleet_samples(fleet: Fleet, look: FleetScan) -> Iterator[Sample]:
                 yield Sample("sickbay_probation_scopes", look.probation[rule, scope], (rule, scope))
         if rule != "operator":
             yield Sample("sickbay_shadow_held_scopes", look.shadow[rule], (rule,))
+    yield from _alone_samples(fleet, look.now_ms)
     yield from _hold_samples(look)
     yield from _target_samples(look)
     yield from _provider_samples(look)
     yield from _capped("sickbay_mangled_output_warnings", look.warned)
     yield from _capped("sickbay_mangled_outputs", look.damaged)
+
+
+def _alone_samples(fleet: Fleet, now_ms: int) -> Iterator[Sample]:
+    """The replicas that keep most from themselves, by rule; of all others the sum."""
+    counts = Counter((one.replica, one.rule) for one in fleet.held_alone(now_ms))
+    told = counts.most_common(REPLICAS_MAX)
+    for (replica, rule), count in told:
+        yield Sample("sickbay_replica_held_targets", count, (replica, rule))
+    if rest := counts.total() - sum(count for _, count in told):
+        yield Sample("sickbay_replica_held_targets", rest, (OTHER, OTHER))
 
 
 def _hold_samples(look: FleetScan) -> Iterator[Sample]:

@@ -6,7 +6,7 @@ queue group, and what is wrong with a request comes back as a service error with
     sickbay.v1.status      {"provider"?, "model"?, "all"?, "limit"?, "after"?, "warnings"?}   what is held, or all
                            targets by pages
     sickbay.v1.decide      {"provider", "model", "replica"?}          a decision with the target's whole counters
-    sickbay.v1.explain     {"provider", "model"?}                     the documents of a scope and of those around it
+    sickbay.v1.explain     {"provider", "model"?, "near"?}            the documents of a scope and of those around it
     sickbay.v1.trial       {"replica", "provider", "model", "leases", "token", "limit_ms"?, "action"?}   a trial's lease
     sickbay.operate.v1.hold|allow|clear  {"provider", "model"?, "reason", "actor", "for_s"? or "until"?}
     sickbay.operate.v1.policy            {} shows it; {"policy", "expect", "reason", "actor"} sets it
@@ -17,7 +17,6 @@ Answers carry times left (`_s`), and the log sequence they rest on.
 from __future__ import annotations
 
 import asyncio
-import logging
 import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
@@ -34,6 +33,7 @@ from nats.micro.request import Request
 from nats.micro.service import Service
 
 from sickbay_events import NameRefused, PolicyRefused, Scope, Target, rfc3339
+from sickbay_events.harmless import harmless
 from sickbay_events.lease_wire import NOT_CURRENT, TrialAsk
 from sickbay_projections import Fleet
 
@@ -42,10 +42,12 @@ from ..control.acts import publish_override, scope_of
 from ..control.policies import PolicyMoved, current_policy, set_policy
 from ..invalid import InvalidValue
 from ..log.transitions import warnings_of
+from ..loggers import logger
 from ..projector.health import ProjectorHealth
+from .known import held_below, held_keys, is_known, near_names, told_document
 from .leases import Leases, NotCurrent
 
-_log = logging.getLogger("sickbay.rpc")
+_log = logger("sickbay.rpc")
 
 NAME: Final = "sickbay"
 QUEUE_GROUP: Final = "sickbay"
@@ -99,6 +101,8 @@ class ExplainAsk(RpcRequest, kw_only=True):
 
     provider: Name
     model: Name | None = None
+    near: bool = False
+    """Also whether the name is `known`, and if not, which known names are `near` it."""
 
 
 class OperateAsk(RpcRequest, kw_only=True):
@@ -149,12 +153,12 @@ def answer_status(folds: Folds, ask: StatusAsk) -> dict[str, Any]:
     """Answer to `StatusAsk`: documents of what is held, or of all targets, one page."""
     fleet, now_ms = folds.fleet, folds.now_ms()
     wanted = None if ask.provider is None else scope_of(ask.provider, ask.model).key
-    keys: Iterable[str] = fleet.keys() if ask.all else (key for key, _ in fleet.entries())
+    keys: Iterable[str] = fleet.keys() if ask.all else held_keys(fleet, now_ms)
     within = sorted(key for key in keys if key > ask.after and (wanted is None or _is_within(key, wanted)))
     documents: list[dict[str, Any]] = []
     last, size = "", 0
     for key in islice(within, ask.limit):
-        found = fleet.document(key, now_ms)
+        found = told_document(fleet, key, now_ms)
         if found is not None:
             size += len(msgspec.json.encode(found))
             if documents and size > REPLY_BYTES_MAX:
@@ -184,20 +188,28 @@ def answer_decide(folds: Folds, ask: DecideAsk) -> dict[str, Any]:
 
 def answer_explain(folds: Folds, ask: ExplainAsk) -> dict[str, Any]:
     """Answer to `ExplainAsk`: the decision where a model is named, and the documents of the scopes around it."""
-    return documents_around(folds.fleet, scope_of(ask.provider, ask.model), folds.now_ms())
+    fleet, scope, now_ms = folds.fleet, scope_of(ask.provider, ask.model), folds.now_ms()
+    answer = documents_around(fleet, scope, now_ms)
+    if ask.near:
+        answer["known"] = is_known(fleet, scope, now_ms)
+        answer["near"] = [] if answer["known"] else near_names(fleet, scope)
+    return answer
 
 
 def documents_around(fleet: Fleet, scope: Scope, at_ms: int) -> dict[str, Any]:
-    """The documents of a scope and of those around it at a log time, and for a model the decision."""
+    """The documents of a scope and of those around it at a log time; for a model the decision, else what is held
+    `below`."""
     chain = [Scope(scope.host)]
     if scope.alias is not None:
         chain.append(Scope(scope.host, scope.alias))
     if scope.model is not None:
         chain.append(scope)
-    found = [document for part in chain if (document := fleet.document(part.key, at_ms)) is not None]
+    found = [document for part in chain if (document := told_document(fleet, part.key, at_ms)) is not None]
     answer = {**_head(fleet, at_ms), "scope": scope.key, "scopes": found}
     if scope.model is not None:
         answer["decision"] = msgspec.to_builtins(fleet.decide(Target(scope.provider, scope.model), at_ms))
+    else:
+        answer["below"] = held_below(fleet, scope, at_ms)
     return answer
 
 
@@ -387,8 +399,8 @@ class Rpc:
 
 
 async def _refuse(request: Request, code: str, why: str, **facts: int) -> None:
-    # A header is one line of printable text; a name in it may hold anything.
-    line = " ".join(why.split()).encode("ascii", "backslashreplace").decode()[:1_000]
+    # A header is one line of printable ASCII; a name in it may hold anything.
+    line = harmless(why, limit=1_000).encode("ascii", "backslashreplace").decode()[:1_000]
     await request.respond_error(code, line, msgspec.json.encode({"error": {"code": code, "why": why, **facts}}))
 
 

@@ -29,6 +29,7 @@ from ..control.policies import in_shadow, seed_policy
 from ..doctor.checks import losses
 from ..doctor.finding import Installation
 from ..historian.child import HistorianChild
+from ..loggers import logger
 from ..prober.settings import Probe, ProbeSettings, read_probes
 from ..projector import Projector
 from ..projector.health import CURRENT_PHASES
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from ..alerts.relay import Alerting
     from ..prober.prober import Prober
 
-_log = logging.getLogger("sickbay.services")
+_log = logger("sickbay.services")
 
 CONNECT_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 5.0

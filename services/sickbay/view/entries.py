@@ -5,7 +5,6 @@ No network in here: the mirror reads the bucket and puts in what it finds.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,11 +17,12 @@ from sickbay_events import Checkpoint, GateEntry, Policy, PolicyRefused
 from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY, PolicyInForce
 
 from ..bus.link import call_listeners
+from ..loggers import logger
 from ..throttled import Throttled
 from .clock import LogClock
 from .digest_map import Change
 
-_log = logging.getLogger("sickbay.mirror")
+_log = logger("sickbay.mirror")
 
 STALE_S: Final = 3.0
 """An older answer is called stale (Rule 5.3); a standby takes over within this time."""

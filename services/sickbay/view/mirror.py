@@ -8,7 +8,6 @@ a reconnect it reads the checkpoint and what changed since, and pages only if th
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -24,11 +23,12 @@ from sickbay_events.view import CHECKPOINT_KEY
 from ..bus.entries import ReadError, read_entry
 from ..bus.link import Link
 from ..bus.view_names import MAIN, ViewNames
+from ..loggers import logger
 from .digest_map import Applied, Change
 from .entries import View
 from .feed import SLICE, ViewFeed, change_of
 
-_log = logging.getLogger("sickbay.mirror")
+_log = logger("sickbay.mirror")
 
 SILENCE_S: Final = 1.5
 """Without a checkpoint for so long the mirror pages; a live projector writes one every 0.4 s."""

@@ -178,8 +178,8 @@ class Router(Caller):
 
     def _tell_refused(self) -> None:
         """Calls that holds kept away, told each minute: so a replica is heard of that may call nothing."""
-        for target, rule, count in self.gate.take_denials():
-            self.outbox.enqueue(target, CallsRefused(count=count, rule=rule))
+        for target, rule, count, until_ms in self.gate.take_denials():
+            self.outbox.enqueue(target, CallsRefused(count=count, rule=rule, alone_until_ms=until_ms or None))
         if self.world.at_s < self.world.story.length_s:
             self.world.loop.call_later(MINUTE_S, self._tell_refused)
 

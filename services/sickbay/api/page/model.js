@@ -109,6 +109,9 @@ export function sentences(scope) {
     const age = scope.health_age_s == null ? "" : `, ${duration(scope.health_age_s)} old`;
     return `health: ${healthWord(scope.health)}, ${WHY[scope.health_why]}${age}`;
   });
+  for (const own of scope.alone ?? []) {
+    said.push(`${own.replica} alone keeps it from itself, by ${own.rule}, for another ${duration(own.left_s)}: ${own.calls} calls in a minute`);
+  }
   add(scope.outcomes, () => `${scope.outcomes} outcomes, ${scope.answers} answered, ${scope.rejections} rejected`);
   for (const [name, says] of Object.entries(scope.evidence ?? {})) {
     const { needed, record, alone } = says;

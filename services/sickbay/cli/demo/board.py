@@ -50,7 +50,7 @@ class Board:
     def say(self, text: str) -> None:
         """One line of the story, with the time since it began."""
         if not self._quiet:
-            self._out.print(f"{time.monotonic() - self._began_s:5.1f} s  {text}", markup=False)
+            self._out.print(f"{time.monotonic() - self._began_s:5.1f} s  {text}")
 
     def begin(self, phase: Phase) -> None:
         """From now on this phase is shown."""

@@ -170,7 +170,7 @@ class Demo:
         word = "gives the same holds at the same sequences" if same else "DIFFERS from what was concluded live"
         self._out.print(f"replay of the log of this run {word}", style=None if same else "bold red")
         if self._keep:
-            self._out.print(f"the log is in {self._keep}: sickbay replay {self._keep}", markup=False)
+            self._out.print(f"the log is in {self._keep}: sickbay replay {self._keep}")
         self._out.print(f"{found['seconds']} s; every process of the demonstration ends now")
         return result
 
