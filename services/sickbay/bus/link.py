@@ -116,7 +116,7 @@ class Link:
         client, self._client = self._client, None
         self._up.clear()
         if client is not None:
-            await _close_client(client, timeout_s)
+            await close_client(client, timeout_s)
 
     async def _keep(self) -> None:
         backoff = Backoff()
@@ -138,7 +138,7 @@ class Link:
             self._stands(client, fresh=True)
             await self._watch(client, dead)
             self._lost()
-            await _close_client(client, 0.0)
+            await close_client(client, 0.0)
             self._client = None
             backoff.restart()
 
@@ -248,7 +248,9 @@ def _call(listeners: Iterable[Callable[..., None]], *arguments: object) -> None:
     call_listeners(_log, "the NATS connection", listeners, *arguments)
 
 
-async def _close_client(client: Client, flush_s: float) -> None:
+async def close_client(client: Client, flush_s: float = 0.0) -> None:
+    """Close a client in whatever state it is; what it has written goes out if that takes no longer than `flush_s`.
+    Raises nothing that a server can cause."""
     with suppress(Exception):  # closing goes on whatever the server does
         if client.is_connected and flush_s > 0:
             await asyncio.wait_for(client.flush(), flush_s)

@@ -149,7 +149,7 @@ class Maintenance:
             return
         _log.warning(
             "nothing could be written for %.0f s, so every gate is stale: NATS stores nothing (a full disk, a limit, no"
-            " leader); after freeing a disk, restart nats-server",
+            " leader); after freeing a disk, restart nats-server (an embedded one begins anew by itself)",
             age_s,
         )
 

@@ -45,6 +45,9 @@ _log = logging.getLogger("sickbay.services")
 CONNECT_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 5.0
 RPC_RETRY_S: Final = 0.5
+UNWRITTEN_S: Final = 5.0
+"""A checkpoint that stands still for so long may mean that NATS stores nothing."""
+RENEW_EVERY_S: Final = 2.0
 
 
 class Services:
@@ -58,6 +61,7 @@ class Services:
         self._embedded: EmbeddedServer | None = None
         self._link: Link | None = None
         self._fold: asyncio.Task[None] | None = None
+        self._server_kept: asyncio.Task[None] | None = None
         self._rpc: Rpc | None = None
         self.prober: Prober | None = None
         self.alerting: Alerting | None = None
@@ -144,7 +148,24 @@ class Services:
         )
         await embedded.start()
         self.url = embedded.url
+        self._server_kept = asyncio.create_task(embedded.keep(), name="sickbay-nats-server")
+        self._tasks.add(asyncio.create_task(self._renew_stuck(embedded), name="sickbay-nats-disk"))
         return settings.limits.fitted(embedded.free_bytes)
+
+    async def _renew_stuck(self, embedded: EmbeddedServer) -> None:
+        """While nothing can be written, see whether the embedded server is the one who must begin anew."""
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S)
+            projector = self.projector
+            if projector is not None and projector.health().checkpoint_age_s >= UNWRITTEN_S:
+                await asyncio.to_thread(embedded.renew_if_stuck)  # reads a file
+
+    async def broken(self) -> None:
+        """Wait until something ended that the services cannot do without and cannot mend, and raise why."""
+        vital = [task for task in (self._fold, self._server_kept) if task is not None]
+        done, _ = await asyncio.wait(vital, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
 
     async def _say_losses(self, client: Client, names: ViewNames) -> None:
         """One line for each thing that may lose events, with its remedy, as `sickbay doctor` finds it."""
@@ -267,6 +288,9 @@ class Services:
             await asyncio.wait([self._fold])
         if self._link is not None:
             await self._link.close()
+        if self._server_kept is not None:
+            self._server_kept.cancel()  # before the server, which would be started again
+            await asyncio.wait([self._server_kept])
         if self._embedded is not None:
             await self._embedded.stop()
 
