@@ -288,6 +288,8 @@ class Fleet:
         if scope is None:
             self._skip("subject")
             return
+        if self._is_repeated_act(event, scope.key):
+            return
         case, node = self._case, self.store.node(scope, self.time_ms)
         case.seq, case.now_ms = self.seq, self.time_ms
         overrides.catch_up(case, node)
@@ -307,12 +309,22 @@ class Fleet:
         except PolicyRefused:
             self._skip("policy")
             return
+        if self._is_repeated_act(event, ""):
+            return
         self.policy_seq = self.seq
         for node in self.store.set_policy(policy):
             for hold in (node.state.holds or {}).values():
                 hold.shown_over_ms = holds.over_ms(hold, node.limits)
             if node.state.holds is not None or node.state.ramp is not None:
                 self.store.entry_changed(node, self.seq, self.time_ms)
+
+    def _is_repeated_act(self, event: Override | PolicyChanged, key: str) -> bool:
+        """A log that was restored, or sources its control stream anew, brings every act once more (Rule 4, Once)."""
+        if self.store.acts.is_first(event, key, self.time_ms):
+            return False
+        self.repeated += 1
+        self.passed_over[self.seq] = "repeated"
+        return True
 
     # -- what others read ------------------------------------------------------------------------------
 

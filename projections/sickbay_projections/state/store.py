@@ -9,6 +9,7 @@ from sickbay_events.names import Scope, Target
 from sickbay_events.policy import Policy
 
 from . import bounds
+from .dedup import Acts
 from .limits import HOUR_MS, UNHEARD_MS, RuleLimits
 from .model import Node, Replica, Route
 
@@ -24,6 +25,7 @@ class Store:
         self.nodes: dict[str, Node] = {}
         self.replicas: dict[str, Replica] = {}
         self.routes: dict[str, Route] = {}
+        self.acts = Acts()
         self.targets = 0
         self.other = 0
         """Events of targets for which the bounds left no room."""
@@ -246,6 +248,7 @@ class Store:
                 boot.heard_ms = min(boot.heard_ms, now_ms)
             replica.warned_hour = min(replica.warned_hour, now_ms // HOUR_MS)
             self.touch_replica(replica)
+        self.acts.step_back(now_ms)
         for route in self.routes.values():
             route.hour = min(route.hour, now_ms // HOUR_MS)
             self.touch_route(route)
