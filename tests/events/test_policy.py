@@ -274,3 +274,18 @@ def test_a_key_from_before_points_is_refused_with_what_to_write_now(key: str) ->
         named = [word.strip(",;") for word in caught.value.accepted.split() if "." in word.strip(",.;")]
         assert set(named) <= KEYS.keys(), "it names keys that there are"
     assert key not in KEYS
+
+
+def test_equal_policies_have_equal_bytes_in_whatever_order_their_tables_stand() -> None:
+    """A state that begins from a snapshot has sorted keys; one from the log has them as the file had."""
+    one = Policy.from_toml(
+        b'[host."b.example".rejections]\nhold_s = 5\ncap_s = 9\n[host."b.example".breaker]\nhold_s = 5\n'
+        b'[host."a.example".breaker]\nhold_s = 5\n[model.z.breaker]\nhold_s = 5\n[model.y.breaker]\nhold_s = 5\n'
+    )
+    other = Policy.from_toml(
+        b'[model.y.breaker]\nhold_s = 5\n[model.z.breaker]\nhold_s = 5\n[host."a.example".breaker]\nhold_s = 5\n'
+        b'[host."b.example".breaker]\nhold_s = 5\n[host."b.example".rejections]\ncap_s = 9\nhold_s = 5\n'
+    )
+    assert one == other
+    assert msgspec.json.encode(one.to_data()) == msgspec.json.encode(other.to_data())
+    assert Policy.from_data(one.to_data()) == one

@@ -46,6 +46,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     other: int
     skipped: dict[str, int]
     swept_hour: int
+    hour: int
+    new_targets: int
     acts: dict[str, int]
     acts_before_ms: int
     replicas: dict[str, list[Any]]
@@ -69,6 +71,8 @@ def rest(position: Position, store: Store) -> dict[str, Any]:
         "other": store.other,
         "skipped": position.skipped,
         "swept_hour": store.swept_hour,
+        "hour": store.hour,
+        "new_targets": store.new_targets,
         "acts": store.acts.times_ms,
         "acts_before_ms": store.acts.before_ms,
     }
@@ -92,6 +96,7 @@ def decode(data: bytes) -> tuple[Position, Store]:
         raise ValueError(f"a state of fold version {found.fold}; this is version {FOLD_VERSION}")
     store = Store(Policy.from_data(found.policy))
     store.other, store.swept_hour = found.other, found.swept_hour
+    store.hour, store.new_targets = found.hour, found.new_targets
     store.acts = Acts(found.acts, found.acts_before_ms)
     for key, state in found.scopes.items():
         store.node(Scope.of_key(key)).state = state
