@@ -77,7 +77,7 @@ def test_told_to_end_while_nats_is_away_it_ends_well(
 ) -> None:
     served = serve(*(("--data", str(tmp_path)) if embedded else ("--nats", nats_server.url))).ready()
     if embedded:
-        os.kill(server_of(tmp_path), signal.SIGSTOP)
+        os.kill(server_of(tmp_path), signal.SIGKILL)  # and it is not back yet
     else:
         nats_server.kill9()
         until_sync(lambda: not is_well(served), "the loss is noticed")
@@ -115,7 +115,7 @@ def test_a_full_disk_that_is_freed_is_recovered_from_without_hands(tmp_path: Pat
                     filler.write(bytes(1 << 16))
             until_sync(lambda: not takes(url), "nothing is stored any more", 60)
             (inside / "filler").unlink()
-            until_sync(lambda: takes(url), "what is freed is used again", 60)
+            until_sync(lambda: takes(url), "what is freed is used again", 40)
             assert "found its disk full, and there is room again" in log.read_text()
             process.send_signal(signal.SIGTERM)
             assert process.wait(patience(20)) == 0, log.read_text()

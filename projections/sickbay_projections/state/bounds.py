@@ -65,7 +65,7 @@ class IdleQueue:
         return found
 
 
-class Unanswered:
+class RefusedNames:
     """Targets that were only ever refused as unknown, by the sequence of their newest event: names that a client made
     up, most likely. Made from the states; no part of the state.
 

@@ -287,7 +287,7 @@ class Store:
     def queue_idle(self) -> None:
         """Make the queue of those who leave when idle anew from the states."""
         self._idle_ms = round(self.policy.bounds.idle_s * 1000)
-        self._idle, self._unanswered = bounds.IdleQueue(), bounds.Unanswered()
+        self._idle, self._unanswered = bounds.IdleQueue(), bounds.RefusedNames()
         for node in self.nodes.values():
             if node.scope.model is not None:
                 self._idle.add(node, self._idle_ms)

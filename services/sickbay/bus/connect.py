@@ -217,7 +217,7 @@ class _Watch:
 
     def _named(self, error: Exception) -> Exception:
         # The parser keeps the server's words as they came; nats-py has put the subject in lower case.
-        client = self.of and self.of()
+        client = self.of() if self.of is not None else None
         if "permissions violation" not in str(error).lower() or client is None:
             return error
         match = _PERMISSION.search(bulk_parser(client).last_err) or _PERMISSION.search(str(error))
@@ -227,7 +227,7 @@ class _Watch:
 
     def next_server(self, servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
         """nats-py asks before each reconnect: the server tried least often, and the wait before it."""
-        client = self.of and self.of()
+        client = self.of() if self.of is not None else None
         transport: Any = client and client._transport
         if transport is not None:
             transport.close()  # nats-py forgets the socket of an attempt that timed out

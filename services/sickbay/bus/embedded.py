@@ -117,7 +117,8 @@ class EmbeddedServer:
         self._sync_always = sync_always
         self._process: subprocess.Popen[bytes] | None = None
         self._log_from = 0
-        """Where in its log the server that runs now began to write."""
+        """How far the log of the server that runs now has been looked through."""
+        self._was_full = False
         self._is_renewed = False
         self._owner_lock = FileLock(self.folder / "owner.lock")
         self._server_lock = FileLock(self.folder / "server.lock")
@@ -187,7 +188,9 @@ class EmbeddedServer:
     def renew_if_stuck(self) -> None:
         """End a server that found its disk full, once there is room again: it would store nothing until it is started
         anew, which `keep` does."""
-        if self.running and self.free_bytes >= ROOM_BYTES and _DISK_FULL in self._log_since(self._log_from):
+        log_from, self._log_from = self._log_from, self._log_size()
+        self._was_full = self._was_full or _DISK_FULL in self._log_since(log_from)
+        if self._was_full and self.running and self.free_bytes >= ROOM_BYTES:
             _log.warning("the embedded NATS server found its disk full, and there is room again: it is started anew")
             self._is_renewed = True
             self._end(signal.SIGTERM)
@@ -236,7 +239,7 @@ class EmbeddedServer:
             log_from = self._log_size()
             self._spawn(binary, config)
             if await self._ready(port):
-                self.port, self._log_from = port, log_from
+                self.port, self._log_from, self._was_full = port, log_from, False
                 self.url = f"nats://{user}:{password}@127.0.0.1:{port}"
                 _write_secret(self.folder / "nats.url", self.url + "\n")
                 return

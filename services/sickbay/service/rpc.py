@@ -44,6 +44,7 @@ from ..invalid import InvalidValue
 from ..log.transitions import warnings_of
 from ..projector.health import ProjectorHealth
 from .leases import Leases, NotCurrent
+from .turns import Turns, asker_of
 
 _log = logging.getLogger("sickbay.rpc")
 
@@ -327,7 +328,7 @@ class Rpc:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             else:
-                await reply(request)
+                turns.add(asker_of(request._msg.reply), request)
 
         async def reply(request: Request) -> None:
             try:
@@ -344,6 +345,18 @@ class Rpc:
             else:
                 await request.respond(msgspec.json.encode(answer))
 
+        async def answer_one(request: Request) -> None:
+            try:
+                await reply(request)
+            except (nats.errors.Error, OSError) as error:
+                _log.debug("an answer did not go out: %s", error)  # the connection is lost, and its questions with it
+            except Exception:  # noqa: BLE001 - one question must not end the answers to all others
+                _log.exception("a question on %s could not be answered", row.subject)
+
+        # Each endpoint has its own: a flood of questions keeps no operator's act waiting.
+        turns = Turns(answer_one)
+        if row.ask is not TrialAsk:
+            self._tasks.add(asyncio.create_task(turns.run(), name=f"sickbay-{row.name}"))
         return handle
 
     async def _answer(self, row: Endpoint, ask: RpcRequest | TrialAsk) -> dict[str, Any]:

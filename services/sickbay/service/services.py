@@ -45,8 +45,6 @@ _log = logging.getLogger("sickbay.services")
 CONNECT_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 5.0
 RPC_RETRY_S: Final = 0.5
-UNWRITTEN_S: Final = 5.0
-"""A checkpoint that stands still for so long may mean that NATS stores nothing."""
 RENEW_EVERY_S: Final = 2.0
 
 
@@ -153,12 +151,10 @@ class Services:
         return settings.limits.fitted(embedded.free_bytes)
 
     async def _renew_stuck(self, embedded: EmbeddedServer) -> None:
-        """While nothing can be written, see whether the embedded server is the one who must begin anew."""
+        """See now and then whether the embedded server has met a full disk and must begin anew."""
         while True:
             await asyncio.sleep(RENEW_EVERY_S)
-            projector = self.projector
-            if projector is not None and projector.health().checkpoint_age_s >= UNWRITTEN_S:
-                await asyncio.to_thread(embedded.renew_if_stuck)  # reads a file
+            await asyncio.to_thread(embedded.renew_if_stuck)  # reads a file
 
     async def broken(self) -> None:
         """Wait until something ended that the services cannot do without and cannot mend, and raise why."""
