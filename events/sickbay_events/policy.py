@@ -299,8 +299,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return cls.from_data(data)
 
     def to_data(self) -> dict[str, Any]:
-        """The whole policy as plain data, as `PolicyChanged` carries it; `from_data` reads it back."""
+        """The whole policy as plain data, as `PolicyChanged` carries it; `from_data` reads it back. Equal policies give
+        equal bytes: tables of hosts and models come in the order of their names."""
         data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        for name in ("host", "model"):
+            data[name] = _sorted(data[name])
         return data
 
     def for_target(self, host: str, model: str) -> Policy:
@@ -438,3 +441,7 @@ def _accepted(hint: Any) -> str:
     if inner and inner[-1] is Ellipsis:
         return "a list of texts"
     return f"a list of {len(inner)} items, each {_accepted(inner[0])}"
+
+
+def _sorted(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: _sorted(value) if isinstance(value, dict) else value for key, value in sorted(table.items())}

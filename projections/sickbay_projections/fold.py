@@ -13,12 +13,12 @@ credential scope unless the policy's `single_credential` names its host (Rule 1)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sickbay_events.codec import read_subject
 from sickbay_events.derived import DerivedEvent
 from sickbay_events.errors import NameRefused, Poison, PolicyRefused
-from sickbay_events.names import Scope, Target, token
+from sickbay_events.names import Scope, Target, token, untoken
 from sickbay_events.outcome import CallAnswered, CallOutcome, CallsRefused, Event, Override, PolicyChanged, ProbeResult
 from sickbay_events.policy import Policy
 from sickbay_events.view import Decision, GateEntry
@@ -29,6 +29,7 @@ from .decide import decide_entries
 from .document import target_document
 from .rules import catalog, health, holds, overrides, witnesses
 from .rules import warnings as notices
+from .rules.columns import GROUPS
 from .rules.context import FoldContext
 from .rules.evidence import as_outcome, is_repeat
 from .rules.health import Health
@@ -43,6 +44,15 @@ ROUTES_MAX: Final = 131_072
 """Subjects whose replica and target are kept at hand."""
 SKIPPED_MAX: Final = 32
 """Distinct reasons under which passed messages are counted."""
+
+
+class Dropped(NamedTuple):
+    """Events of one replica about targets for which the state had no room."""
+
+    replica: str
+    events: int
+    since_ms: int
+    """Log time of the first of them."""
 
 
 class Fleet:
@@ -203,7 +213,8 @@ class Fleet:
             self.store.touch_replica(replica)
         if node is None:
             assert target is not None
-            node = self.store.new_target(target, replica, now_ms)
+            is_refused = GROUPS.get(event.kind) == "rejection"
+            node = self.store.new_target(target, replica, now_ms, is_refused=is_refused)
             if node is None:
                 self.passed_over[self.seq] = "other"
                 return None
@@ -238,6 +249,8 @@ class Fleet:
                     good_health(self._case, node, event, (self.seq, now_ms))
                 return node
         fold_all(self._case, node, replica, event, (self.seq, now_ms))
+        if state.outcomes == 1:
+            self.store.told(node)
         return node
 
     def _on_route(self, node: Node, event: CallOutcome) -> None:
@@ -296,6 +309,8 @@ class Fleet:
         if scope is None:
             self._skip("subject")
             return
+        if self._is_repeated_act(event, scope.key):
+            return
         case, node = self._case, self.store.node(scope, self.time_ms)
         case.seq, case.now_ms = self.seq, self.time_ms
         overrides.catch_up(case, node)
@@ -315,12 +330,22 @@ class Fleet:
         except PolicyRefused:
             self._skip("policy")
             return
+        if self._is_repeated_act(event, ""):
+            return
         self.policy_seq = self.seq
         for node in self.store.set_policy(policy):
             for hold in (node.state.holds or {}).values():
                 hold.shown_over_ms = holds.over_ms(hold, node.limits)
             if node.state.holds is not None or node.state.ramp is not None:
                 self.store.entry_changed(node, self.seq, self.time_ms)
+
+    def _is_repeated_act(self, event: Override | PolicyChanged, key: str) -> bool:
+        """A log that was restored, or sources its control stream anew, brings every act once more (Rule 4, Once)."""
+        if self.store.acts.is_first(event, key, self.time_ms):
+            return False
+        self.repeated += 1
+        self.passed_over[self.seq] = "repeated"
+        return True
 
     # -- what others read ------------------------------------------------------------------------------
 
@@ -331,6 +356,11 @@ class Fleet:
         found = {"targets": store.targets, "replicas": len(store.replicas), "repeated": self.repeated}
         found["other"] = store.other
         return found | {f"skipped.{reason}": count for reason, count in sorted(self.skipped.items())}
+
+    def dropped(self, at_ms: int) -> list[Dropped]:
+        """Of whose events some found no room at this log time: those with most first (Rule 4.8)."""
+        found = self.store.dropping(at_ms)
+        return [Dropped(untoken(one.key), one.dropped, one.dropped_since_ms) for one in found]
 
     def take_changed(self) -> list[str]:
         """Scope keys whose gate entry changed since the last take, in order of change."""

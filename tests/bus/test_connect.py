@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 import subprocess
@@ -373,3 +374,24 @@ def test_the_router_side_of_the_bus_needs_no_more_than_a_router_installs() -> No
     code = f"import sys; {modules}; print(*({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("config", [None, "authorization { user: router, password: right }"])
+async def test_a_server_that_is_not_there_or_refuses_leaves_no_clients_behind(config: str | None) -> None:
+    """However long it lasts: each attempt makes a client, and none is kept."""
+    server = None if config is None else NatsServer(config=config).start()
+    try:
+        url = f"nats://router:wrong@127.0.0.1:{server.port if server else free_port()}"
+        before = {id(one) for one in _clients()}
+        for _ in range(20):
+            with pytest.raises(ConnectError):
+                await connect_once(NatsOptions.from_url(url), timeout_s=patience(2))
+        await until(lambda: len([one for one in _clients() if id(one) not in before]) <= 1, "the clients are let go")
+    finally:
+        if server is not None:
+            server.stop()
+
+
+def _clients() -> list[Client]:
+    gc.collect()
+    return [one for one in gc.get_objects() if isinstance(one, Client)]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +22,7 @@ pytest.importorskip("fcntl", reason="the embedded server needs POSIX locks")
 from nats_servers import free_port
 from sickbay.bus.connect import AccessRefused, connect_client
 from sickbay.bus.embedded import EmbeddedError, EmbeddedServer, StoreInUse, saved_url
-from waiting import patience, until_sync
+from waiting import patience, until, until_sync
 
 # An owner in a process of its own: prints the server's pid and URL, then waits to be ended.
 OWNER = """
@@ -253,3 +256,62 @@ async def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
             await task.result().stop()
     async with EmbeddedServer(tmp_path) as server:
         assert await store_one(server.url) == 1
+
+
+async def test_a_server_that_is_killed_is_said_and_started_again_under_its_url(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "sickbay.bus")
+    async with EmbeddedServer(tmp_path) as server:
+        kept = asyncio.create_task(server.keep())
+        url, gone = server.url, server.pid
+        for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM):
+            before, pid = await store_one(url), server.pid
+            assert pid is not None
+            os.kill(pid, number)
+            await until(lambda: server.pid not in (None, pid) and "runs again" in caplog.text)  # noqa: B023
+            assert await until(lambda: store_one(url)) == before + 1
+            caplog.clear()
+        assert server.url == url and server.pid != gone
+        kept.cancel()
+        await asyncio.wait([kept])
+
+
+@pytest.mark.parametrize("ends", [1, 3])
+async def test_one_that_ends_again_and_again_is_given_up_with_its_exit_status(
+    tmp_path: Path, ends: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with EmbeddedServer(tmp_path) as server:
+        kept = asyncio.create_task(server.keep([0.01] * ends))
+        await store_one(server.url)
+        await asyncio.to_thread(shutil.rmtree, tmp_path / "jetstream")
+        (tmp_path / "jetstream").write_text("a file where the store should be")
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        with pytest.raises(EmbeddedError, match=rf"exit status \d+\), {ends + 1} times in a row"):
+            await asyncio.wait_for(kept, patience(20))
+        assert "killed by SIGKILL" in caplog.text
+        assert caplog.text.count("is started again in") == ends
+
+
+async def test_one_whose_port_is_taken_meanwhile_goes_to_no_other(tmp_path: Path) -> None:
+    """Clients know the port: a server on another one would be found by nobody."""
+    async with EmbeddedServer(tmp_path) as server:
+        kept = asyncio.create_task(server.keep([0.3, 0.3, 0.3]))
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        await until(lambda: not server.running)
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            await until(lambda: bound(other, server.port))
+            other.listen()
+            with pytest.raises(EmbeddedError, match="in a row"):
+                await asyncio.wait_for(kept, patience(20))
+
+
+def bound(one: socket.socket, port: int) -> bool:
+    """It has that port now."""
+    with contextlib.suppress(OSError):
+        one.bind(("127.0.0.1", port))
+        return True
+    return False

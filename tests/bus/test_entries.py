@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import nats.errors
 import pytest
 from nats.aio.client import Client
 
@@ -13,7 +14,7 @@ from sickbay.bus import topology
 from sickbay.bus.connect import NatsOptions, connect_client
 from sickbay.bus.entries import ReadError, read_entries, read_entry
 from sickbay_events.view import CHECKPOINT_KEY, POLICY_KEY
-from waiting import patience
+from waiting import patience, until
 
 GATES = f"{topology.GATE_PREFIX}>"
 
@@ -169,3 +170,26 @@ async def test_a_router_needs_no_right_but_direct_get_to_read_the_bucket() -> No
             await router.jetstream(timeout=0.3).publish(f"{topology.GATE_PREFIX}host.=.model-3", b"forged")
         await router.close()
         await admin.close()
+
+
+async def test_pages_read_across_a_reconnect_are_no_whole(bucket: Client, nats_server: NatsServer) -> None:
+    """What was sent on the connection before is lost, although the last page's end arrives on the next one."""
+    await put_many(bucket, 1, 3_000, b"x" * 300)
+    client = await connect_client(nats_server.url)
+    whole = {entry.subject for entry in (await read_entries(client, topology.GATE_STREAM, GATES)).entries}
+    short = 0
+    for turn in range(8):
+        reading = asyncio.create_task(read_entries(client, topology.GATE_STREAM, GATES, page=50))
+        for _ in range(5 * turn):
+            await asyncio.sleep(0)  # another place in the reading each time
+        assert client._transport is not None
+        client._transport.close()
+        try:
+            found = {entry.subject for entry in (await reading).entries}
+            assert found == whole
+        except (ReadError, nats.errors.Error, OSError):
+            short += 1
+        await until(lambda: client.is_connected, "it is connected again")
+    assert short, "some were cut"
+    assert {entry.subject for entry in (await read_entries(client, topology.GATE_STREAM, GATES)).entries} == whole
+    await client.close()

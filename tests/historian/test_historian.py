@@ -339,3 +339,33 @@ def test_a_reader_in_the_middle_of_a_query_does_not_stop_the_writer(tmp_path: Pa
     assert reader.execute("SELECT seq FROM position").fetchone() == before
     reader.close()
     book.close()
+
+
+@pytest.mark.parametrize("harm", ["delete", "replace", "damage"])
+async def test_harm_to_the_file_is_noticed_while_it_is_written(
+    nats_server: NatsServer, nats_client: Client, tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite goes on to write a file without a name, and reads damaged pages from its memory."""
+    monkeypatch.setattr("sickbay.historian.store.CHECK_MIN_S", 0.0)
+    await ensure(nats_client, None)
+    wanted = await publish(nats_client, history(1, 300))
+    path = tmp_path / "history.db"
+    async with historian(nats_server.url, path):
+        await at(path, wanted)
+        if harm == "delete":
+            for part in ("", "-wal", "-shm"):
+                path.with_name(path.name + part).unlink(missing_ok=True)
+        elif harm == "replace":
+            path.replace(tmp_path / "elsewhere.db")
+            opened(path).table("nothing").insert({"a": 1})
+            path.unlink()
+        else:
+            with contextlib.closing(sqlite3.connect(path)) as other:
+                other.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+            data = bytearray(path.read_bytes())
+            data[4096:] = bytes(byte ^ 0x55 for byte in data[4096:])
+            path.write_bytes(data)
+        last = await publish(nats_client, history(2, 50))
+        await at(path, last)
+    found = contents(opened(path))
+    assert found == await history_of(nats_server.url, tmp_path / "again.db", last)

@@ -16,7 +16,7 @@ from nats_servers import NatsServer
 from projector_processes import POLICY, Load, Process, Spawn, assert_converged, bucket, replay, told
 from sickbay.bus.entries import read_entries, read_entry
 from sickbay.bus.jetstream import JetStreamApi
-from sickbay.bus.topology import DEAD, GATE_STREAM, LOG, SNAPSHOTS_STREAM, TARGET_PREFIX, TRANSITIONS, ensure
+from sickbay.bus.topology import CONTROL, DEAD, GATE_STREAM, LOG, SNAPSHOTS_STREAM, TARGET_PREFIX, TRANSITIONS, ensure
 from sickbay.control.acts import publish_override
 from sickbay.log.snapshots import list_snapshots
 from sickbay_events import CallOutcome, PolicyChanged, Scope, Target, encode
@@ -406,3 +406,69 @@ async def test_a_target_with_something_to_tell_has_a_document(nats_client: Clien
     await load.send("r2", Target("p.test", "fine"), CallOutcome(kind="ok", id=f"{load.boot['r2']}-1"))
     await settled(nats_client, projector)
     assert await read_entry(nats_client, GATE_STREAM, f"{TARGET_PREFIX}p=2Etest.=.fine") is None
+
+
+@pytest.mark.parametrize("purged", ["", "gate.>", "gate.held=2Etest"])
+async def test_entries_purged_by_hand_come_back(nats_client: Client, spawn: Spawn, purged: str) -> None:
+    """No message says that they are gone: neither the writer nor a gate that runs would notice."""
+    projector = await live(nats_client, spawn("a"))
+    load = Load(nats_client)
+    await publish_override(nats_client, Scope("held.test"), "hold", reason="x", actor="ana", for_s=3600)
+    await load.publish(60)
+    await settled(nats_client, projector)
+    await until(lambda: _stands(nats_client, "held=2Etest"), "the hold stands")
+    await api(nats_client, f"STREAM.PURGE.{GATE_STREAM}", {"filter": f"$KV.sickbay.{purged}"} if purged else {})
+    await until(lambda: _stands(nats_client, "held=2Etest"), "the hold stands again", 60)
+    await assert_converged(nats_client, projector)
+
+
+async def test_the_stream_of_acts_comes_back_when_it_is_deleted(nats_client: Client, spawn: Spawn) -> None:
+    """Nothing else happens meanwhile, so that nobody misses it."""
+    projector = await live(nats_client, spawn("a"))
+    for turn in range(2):
+        await api(nats_client, f"STREAM.DELETE.{CONTROL}")
+        scope = Scope(f"held{turn}.test")
+        await until(lambda: _hold(nats_client, scope), "an act is taken again")  # noqa: B023
+        await until(lambda: _stands(nats_client, scope.key), "and it is in force")  # noqa: B023
+    await assert_converged(nats_client, projector)
+
+
+async def test_acts_that_the_log_gets_again_change_nothing(nats_client: Client, spawn: Spawn) -> None:
+    """As after a restore: the log sources a control stream that was made anew, with the same acts in it."""
+    projector = await live(nats_client, spawn("a"))
+    target = Target("h.test", "m")
+    await publish_override(nats_client, target.scope, "clear", reason="last week", actor="ana")
+    for action in ("allow", "clear"):
+        for_s = 3600 if action == "allow" else None
+        await publish_override(nats_client, Scope("b.test"), action, reason="b", actor="ana", for_s=for_s)
+    stored = await _control(nats_client)
+    js = nats_client.jetstream()
+    for replica in ("r1", "r2"):
+        body = encode(CallOutcome(kind="model_unavailable", status=404, took_ms=1))
+        await js.publish(f"sickbay.outcome.{replica}.{target.key}", body)
+    await until(lambda: _stands(nats_client, target.key), "it is held")
+    at = await JetStreamApi(nats_client, timeout_s=patience(5)).stream_at(LOG)
+    await api(nats_client, f"STREAM.DELETE.{CONTROL}")
+    await ensure(nats_client)
+    for subject, payload in stored:
+        await js.publish(subject, payload)
+    await projector.until(nats_client, "has folded the acts again", seq=lambda seq: seq >= at.last_seq + len(stored))
+    assert (await JetStreamApi(nats_client, timeout_s=patience(5)).stream_at(LOG)).last_seq > at.last_seq
+    assert await _stands(nats_client, target.key), "an old clear must not release it"
+    await assert_converged(nats_client, projector)
+    assert await _stands(nats_client, target.key)
+
+
+async def _control(client: Client) -> list[tuple[str, bytes]]:
+    request = JetStreamApi(client, timeout_s=patience(5))
+    found = []
+    for seq in range(1, (await request.stream_at(CONTROL)).last_seq + 1):
+        message = await request.message_at(CONTROL, seq)
+        assert message is not None
+        found.append((message.subject, message.payload))
+    return found
+
+
+async def _hold(client: Client, scope: Scope) -> bool:
+    await publish_override(client, scope, "hold", reason="x", actor="ana", for_s=3600)
+    return True

@@ -166,3 +166,38 @@ def test_a_verdict_is_plain_data() -> None:
     )  # fmt: skip
     plain: dict[str, Any] = msgspec.to_builtins(empty)
     assert msgspec.convert(plain, Verified) == empty and empty.ok
+
+
+async def test_documents_of_the_log_before_are_passed_over(nats_server: NatsServer, nats_client: Client) -> None:
+    """They stand for up to an hour, and say sequences of a log that is gone."""
+    async with services(nats_server.url) as running:
+        await load(nats_client, 3, "one")
+        await until(lambda: fleet_of(running).seq >= 3)
+        await running_documents(nats_client)
+        before = await api(nats_client, f"STREAM.INFO.{LOG}")
+        await api(nats_client, f"STREAM.DELETE.{LOG}")
+        await until(lambda: _is_another(nats_client, before["created"]), "the log is made again")
+        await load(nats_client, 20, "two")
+        await until(lambda: fleet_of(running).seq >= 20)
+
+        async def follows() -> bool:
+            try:
+                found = await verify(nats_client)
+            except CannotVerify:  # the checkpoint is of the log before yet
+                return False
+            assert found.ok, found.differences
+            return found.seq >= 20
+
+        await until(follows, "all of it follows from the log")
+
+
+async def _is_another(client: Client, created: str) -> bool:
+    try:
+        return bool((await api(client, f"STREAM.INFO.{LOG}"))["created"] != created)
+    except AssertionError:  # it is gone, and not back yet
+        return False
+
+
+async def load(client: Client, count: int, model: str) -> None:
+    for _ in range(count):
+        await client.jetstream().publish(f"sickbay.outcome.r1.a=2Eexample.=.{model}", b'{"kind":"server_error"}')

@@ -46,6 +46,8 @@ def fold_all(
         state.bad_kind, state.bad_status, state.bad_ms = event.kind, http_status(event.status), case.now_ms
         if group == "rejection":
             state.rejections += 1
+        else:
+            state.failed_otherwise = True
     repeats = event.request_hash is not None and is_repeat(state, event, case.now_ms, node.limits)
     # A bad outcome of a forced call is statistics; so is the same request over again.
     counts = not (repeats and case.kind in REPEATABLE) and not (event.forced and group != "success")

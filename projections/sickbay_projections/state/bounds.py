@@ -65,6 +65,44 @@ class IdleQueue:
         return found
 
 
+class RefusedNames:
+    """Targets that were only ever refused as unknown, by the sequence of their newest event: names that a client made
+    up, most likely. Made from the states; no part of the state.
+
+    A place may be too early, as in `IdleQueue`; who has been answered, or failed otherwise, is passed when it comes up.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, str]] = []
+
+    def add(self, node: Node) -> None:
+        """Give a target a place; one that is none of these is passed over later."""
+        heapq.heappush(self._heap, (node.state.last_seq, node.key))
+
+    def take(self, nodes: dict[str, Node]) -> Node | None:
+        """Take out the one whose newest event is the oldest; None if there is none. Who an operator named stays."""
+        heap, named, found = self._heap, list[Node](), None
+        while heap and found is None:
+            seq, key = heapq.heappop(heap)
+            node = nodes.get(key)
+            if node is None or not is_unanswered(node.state):
+                continue
+            if node.state.last_seq != seq:
+                self.add(node)
+            elif node.state.operator is not None:
+                named.append(node)
+            else:
+                found = node
+        for node in named:
+            self.add(node)
+        return found
+
+
+def is_unanswered(state: ScopeState) -> bool:
+    """Whether a target was only ever refused as unknown. Who is not that any more never is again."""
+    return state.outcomes > 0 and not state.answers and not state.failed_otherwise
+
+
 def _due(node: Node, idle_ms: int) -> tuple[int, int, str]:
     state = node.state
     at_ms = state.last_ms + idle_ms

@@ -5,13 +5,60 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from sickbay_events.outcome import Override, PolicyChanged
+from sickbay_events.times import parse_rfc3339
+
 from .limits import BOOTS_MAX, ONCE_BITS, UNHEARD_MS
-from .model import Boot, Replica
+from .model import Boot, Replica, hash_of
 
 _ID: Final = re.compile(r"([0-9a-fA-F]{16})-([1-9][0-9]{0,17})")
 _MASK: Final = (1 << ONCE_BITS) - 1
 _RUN_ID_MAX: Final = 30
 """Counters that no process lives to fill: ids of a run never grow to another form."""
+ACTS_MAX: Final = 256
+
+
+class Acts:
+    """The newest acts of operators and policies, to know one that the log brings again.
+
+    A log that sources its control stream anew, as after a restore, repeats all of them in their order.
+    """
+
+    def __init__(self, times_ms: dict[str, int] | None = None, before_ms: int = 0) -> None:
+        self.times_ms = times_ms or {}
+        """Hash of its id, or of all of it where it has none -> the time that it says."""
+        self.before_ms = before_ms
+        """An act that says a time up to this and is not among them was seen before."""
+
+    def is_first(self, event: Override | PolicyChanged, key: str, now_ms: int) -> bool:
+        """Whether this act on a scope key (a policy's is empty) is to be folded; takes note of it.
+
+        One that has neither id nor time cannot be told from another.
+        """
+        at_ms = min(_time_ms(event.at), now_ms)
+        if not event.id and not at_ms:
+            return True
+        name = f"{hash_of(key, event.id or event):032x}"[:16]
+        if name in self.times_ms or 0 < at_ms <= self.before_ms:
+            return False
+        self.times_ms[name] = at_ms
+        if len(self.times_ms) > ACTS_MAX:
+            oldest = min(self.times_ms, key=lambda one: (self.times_ms[one], one))
+            self.before_ms = max(self.before_ms, self.times_ms.pop(oldest))
+        return True
+
+    def step_back(self, now_ms: int) -> None:
+        """The log's clock went back: what is done by the new one is not old."""
+        if self.before_ms >= now_ms:
+            self.before_ms = 0
+        self.times_ms = {name: min(at_ms, now_ms) for name, at_ms in self.times_ms.items()}
+
+
+def _time_ms(text: str | None) -> int:
+    try:
+        return max(0, parse_rfc3339(text)) if text else 0
+    except ValueError:
+        return 0
 
 
 def is_first(replica: Replica, event_id: str | None, now_ms: int) -> bool:

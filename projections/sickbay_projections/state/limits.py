@@ -19,6 +19,8 @@ UNHEARD_MS = 2 * DAY_MS
 """A boot or a replica not heard of for this long is dropped (Rule 4, Once)."""
 BOOTS_MAX = 64
 ONCE_BITS = 1_024
+NEW_TARGETS_ALL = 10
+"""All replicas together may bring so many times what one may in an hour: a made up name costs its maker nothing."""
 NEUTRAL_TRIALS = 3
 """Leased trials in a row that tell nothing, after which a hold begins again (Rule 4)."""
 SLOW_NEEDED = 20

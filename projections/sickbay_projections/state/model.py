@@ -15,7 +15,7 @@ import msgspec
 from sickbay_events.names import Scope, Target
 from sickbay_events.outcome import Event
 
-from .limits import RuleLimits
+from .limits import HOUR_MS, RuleLimits
 
 encode_sorted = msgspec.msgpack.Encoder(order="sorted").encode
 
@@ -190,6 +190,8 @@ class ScopeState(msgspec.Struct, omit_defaults=True, gc=False):
     outcomes: int = 0
     answers: int = 0
     rejections: int = 0
+    failed_otherwise: bool = False
+    """It had an outcome that was neither a success nor a rejection."""
     good_ms: int = 0
     """Newest good answer, and the newest one of any other replica: enough to say of each replica whether
     another had one."""
@@ -251,6 +253,9 @@ class Replica:
     __slots__ = (
         "boots",
         "dirty",
+        "dropped",
+        "dropped_ms",
+        "dropped_since_ms",
         "hashed",
         "heard_ms",
         "hour",
@@ -267,6 +272,9 @@ class Replica:
         self.heard_ms = 0
         self.hour = 0
         self.new_targets = 0
+        self.dropped = self.dropped_since_ms = self.dropped_ms = 0
+        """Events about new targets for which there was no room, and log times of the first and the newest of them; an
+        hour without any ends the count."""
         self.warned_hour = -1
         """The last hour that warned of its own decoding (Rule 4.5)."""
         self.boots: dict[str, Boot] = {}
@@ -280,13 +288,22 @@ class Replica:
     def to_data(self) -> list[Any]:
         """Its state; the missing bits as hex, since they are wider than any wire integer."""
         boots = {boot: [b.highest, b.heard_ms, f"{b.missing:x}"] for boot, b in self.boots.items()}
-        return [self.heard_ms, self.hour, self.new_targets, self.warned_hour, boots]
+        dropped = [self.dropped, self.dropped_since_ms, self.dropped_ms]
+        return [self.heard_ms, self.hour, self.new_targets, self.warned_hour, dropped, boots]
+
+    def drop(self, now_ms: int) -> None:
+        """There was no room for an event of this replica."""
+        if not self.dropped or now_ms >= self.dropped_ms + HOUR_MS:
+            self.dropped, self.dropped_since_ms = 0, now_ms
+        self.dropped += 1
+        self.dropped_ms = now_ms
 
     @classmethod
     def from_data(cls, key: str, data: list[Any]) -> Replica:
         """Read `to_data` back."""
         replica = cls(key)
-        replica.heard_ms, replica.hour, replica.new_targets, replica.warned_hour, boots = data
+        replica.heard_ms, replica.hour, replica.new_targets, replica.warned_hour, dropped, boots = data
+        replica.dropped, replica.dropped_since_ms, replica.dropped_ms = dropped
         for boot, (highest, heard_ms, missing) in boots.items():
             replica.boots[boot] = Boot(highest, int(missing, 16), heard_ms)
         return replica

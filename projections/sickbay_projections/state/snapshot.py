@@ -9,10 +9,11 @@ import msgspec
 from sickbay_events.names import Scope
 from sickbay_events.policy import Policy
 
+from .dedup import Acts
 from .model import Replica, Route, ScopeState, encode_sorted
 from .store import Store
 
-FOLD_VERSION: Final = 2
+FOLD_VERSION: Final = 3
 """Rises whenever the same log gives another state: snapshots of another version are not read."""
 
 
@@ -45,6 +46,10 @@ class Snapshot(msgspec.Struct, kw_only=True):
     other: int
     skipped: dict[str, int]
     swept_hour: int
+    hour: int
+    new_targets: int
+    acts: dict[str, int]
+    acts_before_ms: int
     replicas: dict[str, list[Any]]
     routes: dict[str, list[Any]]
     scopes: dict[str, ScopeState]
@@ -66,6 +71,10 @@ def rest(position: Position, store: Store) -> dict[str, Any]:
         "other": store.other,
         "skipped": position.skipped,
         "swept_hour": store.swept_hour,
+        "hour": store.hour,
+        "new_targets": store.new_targets,
+        "acts": store.acts.times_ms,
+        "acts_before_ms": store.acts.before_ms,
     }
 
 
@@ -87,6 +96,8 @@ def decode(data: bytes) -> tuple[Position, Store]:
         raise ValueError(f"a state of fold version {found.fold}; this is version {FOLD_VERSION}")
     store = Store(Policy.from_data(found.policy))
     store.other, store.swept_hour = found.other, found.swept_hour
+    store.hour, store.new_targets = found.hour, found.new_targets
+    store.acts = Acts(found.acts, found.acts_before_ms)
     for key, state in found.scopes.items():
         store.node(Scope.of_key(key)).state = state
     for key, data_of in found.replicas.items():

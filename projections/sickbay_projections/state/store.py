@@ -9,7 +9,8 @@ from sickbay_events.names import Scope, Target
 from sickbay_events.policy import Policy
 
 from . import bounds
-from .limits import HOUR_MS, UNHEARD_MS, RuleLimits
+from .dedup import Acts
+from .limits import HOUR_MS, NEW_TARGETS_ALL, UNHEARD_MS, RuleLimits
 from .model import Node, Replica, Route
 
 ROUTES_MAX: Final = 1_000
@@ -24,9 +25,12 @@ class Store:
         self.nodes: dict[str, Node] = {}
         self.replicas: dict[str, Replica] = {}
         self.routes: dict[str, Route] = {}
+        self.acts = Acts()
         self.targets = 0
         self.other = 0
         """Events of targets for which the bounds left no room."""
+        self.hour = self.new_targets = 0
+        """New targets of all replicas in that hour."""
         self.swept_hour = 0
         self.due_ms = 0
         """When something may have to leave; nothing needs to be looked at before."""
@@ -59,16 +63,42 @@ class Store:
                 self._set_due()
         return node
 
-    def new_target(self, target: Target, replica: Replica, now_ms: int) -> Node | None:
-        """A target that is new to the state; None if the bounds leave no room."""
+    def new_target(self, target: Target, replica: Replica, now_ms: int, *, is_refused: bool = False) -> Node | None:
+        """A target that is new to the state; None if the bounds leave no room (Rule 4.8).
+
+        Where there is none, the one that was only ever refused as unknown, and not lately, gives way. `is_refused`: so
+        is this one, by what is known of it. It takes another's place in a full state, but never beyond an hour's limit.
+        """
         limits, hour = self.policy.bounds, now_ms // HOUR_MS
         if replica.hour != hour:
             replica.hour, replica.new_targets = hour, 0
-        if self.targets >= limits.targets or replica.new_targets >= limits.new_targets_per_hour:
-            self.other += 1
-            return None
+        if self.hour != hour:
+            self.hour, self.new_targets = hour, 0
+        hourly = limits.new_targets_per_hour
+        is_beyond = replica.new_targets >= hourly or self.new_targets >= NEW_TARGETS_ALL * hourly
+        if is_beyond or self.targets >= limits.targets:
+            gives_way = None if is_beyond and is_refused else self._unanswered.take(self.nodes)
+            if gives_way is None:
+                self.other += 1
+                replica.drop(now_ms)
+                self.touch_replica(replica)
+                return None
+            self._drop(gives_way, now_ms)
+            self._changed[gives_way.key] = None  # it may have been held
         replica.new_targets += 1
+        self.new_targets += 1
+        self.touch_replica(replica)
         return self.node(target.scope, now_ms)
+
+    def told(self, node: Node) -> None:
+        """The first outcome of a target was folded: it may be one of those that give way."""
+        if bounds.is_unanswered(node.state):
+            self._unanswered.add(node)
+
+    def dropping(self, now_ms: int) -> list[Replica]:
+        """Replicas of which something was dropped within the last hour, those with most first."""
+        found = [one for one in self.replicas.values() if one.dropped and now_ms < one.dropped_ms + HOUR_MS]
+        return sorted(found, key=lambda one: (-one.dropped, one.key))
 
     def replica(self, key: str) -> Replica:
         """The replica of this token, made where it is new."""
@@ -245,7 +275,10 @@ class Store:
             for boot in replica.boots.values():
                 boot.heard_ms = min(boot.heard_ms, now_ms)
             replica.warned_hour = min(replica.warned_hour, now_ms // HOUR_MS)
+            replica.dropped_ms = min(replica.dropped_ms, now_ms)
+            replica.dropped_since_ms = min(replica.dropped_since_ms, now_ms)
             self.touch_replica(replica)
+        self.acts.step_back(now_ms)
         for route in self.routes.values():
             route.hour = min(route.hour, now_ms // HOUR_MS)
             self.touch_route(route)
@@ -254,10 +287,12 @@ class Store:
     def queue_idle(self) -> None:
         """Make the queue of those who leave when idle anew from the states."""
         self._idle_ms = round(self.policy.bounds.idle_s * 1000)
-        self._idle = bounds.IdleQueue()
+        self._idle, self._unanswered = bounds.IdleQueue(), bounds.RefusedNames()
         for node in self.nodes.values():
             if node.scope.model is not None:
                 self._idle.add(node, self._idle_ms)
+                if bounds.is_unanswered(node.state):
+                    self._unanswered.add(node)
         self._set_due()
 
     def _set_due(self) -> None:

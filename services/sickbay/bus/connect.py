@@ -21,7 +21,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import unquote, urlsplit
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import msgspec
 import nats.errors
@@ -191,7 +191,8 @@ class _Watch:
         self.refused = False
         self.connected = False
         self.backoff = Backoff()
-        self.client: Client | None = None
+        self.of: ReferenceType[Client] | None = None
+        """Weak: what a dictionary holds under weak keys must not hold those."""
         self.asking: dict[str, set[asyncio.Future[Msg]]] = {}
         """Requests that wait for an answer, by subject."""
         self._servers_count = servers_count
@@ -216,16 +217,18 @@ class _Watch:
 
     def _named(self, error: Exception) -> Exception:
         # The parser keeps the server's words as they came; nats-py has put the subject in lower case.
-        if "permissions violation" not in str(error).lower() or self.client is None:
+        client = self.of() if self.of is not None else None
+        if "permissions violation" not in str(error).lower() or client is None:
             return error
-        match = _PERMISSION.search(bulk_parser(self.client).last_err) or _PERMISSION.search(str(error))
+        match = _PERMISSION.search(bulk_parser(client).last_err) or _PERMISSION.search(str(error))
         if match is None:
             return error
         return PermissionDenied("publish" if match[1].lower() == "publish" else "subscribe to", match[2])
 
     def next_server(self, servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
         """nats-py asks before each reconnect: the server tried least often, and the wait before it."""
-        transport: Any = self.client and self.client._transport
+        client = self.of() if self.of is not None else None
+        transport: Any = client and client._transport
         if transport is not None:
             transport.close()  # nats-py forgets the socket of an attempt that timed out
         fewest = min(servers, key=lambda server: server.reconnects)
@@ -315,7 +318,7 @@ async def connect_once(
     client = Client()
     bulk_parser(client)
     watch = _Watch(len(options.servers), on_error)
-    watch.client = client
+    watch.of = ref(client)
     _watches[client] = watch
 
     async def disconnected() -> None:

@@ -24,10 +24,12 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from ..loggers import logger
 from .connect import BusError
@@ -41,6 +43,14 @@ ORPHAN_TIMEOUT_S = 5.0
 SETTLE_S = 0.5
 LOG_MAX_BYTES = 10 << 20
 PORT_ATTEMPTS = 5
+RESTART_PAUSES_S: Final = (0.1, 0.3, 1.0, 3.0, 5.0)
+"""Before each start again of a server that ended by itself; who ends once more is given up."""
+CALM_S: Final = 60.0
+"""A server that ran so long begins with the first pause again."""
+ROOM_BYTES: Final = 16 << 20
+"""With less free space a server is not started: it could store nothing."""
+ROOM_EVERY_S: Final = 1.0
+_DISK_FULL: Final = "no space left on device"
 
 # Run in a small Python before nats-server takes its place: on Linux the kernel is told to end the process when the
 # one that started it ends. A function between fork and exec would do the same, but is unsafe beside threads.
@@ -106,6 +116,10 @@ class EmbeddedServer:
         self._wanted_port = port
         self._sync_always = sync_always
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_from = 0
+        """How far the log of the server that runs now has been looked through."""
+        self._was_full = False
+        self._is_renewed = False
         self._owner_lock = FileLock(self.folder / "owner.lock")
         self._server_lock = FileLock(self.folder / "server.lock")
 
@@ -144,6 +158,42 @@ class EmbeddedServer:
             raise
         atexit.register(self._at_exit)
         return self
+
+    async def keep(self, pauses_s: Sequence[float] = RESTART_PAUSES_S) -> None:
+        """Start the server again whenever it ends by itself, on the same port, until cancelled.
+
+        Raises `EmbeddedError` when it has ended once more often in a row than there are pauses.
+        """
+        binary, ends, began_s = nats_server_binary(), 0, time.monotonic()
+        while True:
+            status = await self._ended()
+            if self._is_renewed:
+                self._is_renewed = False
+            else:
+                ends = 1 if time.monotonic() - began_s >= CALM_S else ends + 1
+                how = f"the embedded NATS server ended by itself ({_told(status)})"
+                if ends > len(pauses_s):
+                    raise EmbeddedError(f"{how}, {ends} times in a row: {self.folder / 'nats.log'} may say why")
+                _log.error("%s; it is started again in %.1f s", how, pauses_s[ends - 1])
+                await asyncio.sleep(pauses_s[ends - 1])
+            await self._wait_for_room()
+            began_s = time.monotonic()
+            try:
+                await self._launch(binary)
+            except (EmbeddedError, OSError) as error:
+                _log.error("the embedded NATS server is not back: %s", error)
+            else:
+                _log.warning("the embedded NATS server runs again, on port %d", self.port)
+
+    def renew_if_stuck(self) -> None:
+        """End a server that found its disk full, once there is room again: it would store nothing until it is started
+        anew, which `keep` does."""
+        log_from, self._log_from = self._log_from, self._log_size()
+        self._was_full = self._was_full or _DISK_FULL in self._log_since(log_from)
+        if self._was_full and self.running and self.free_bytes >= ROOM_BYTES:
+            _log.warning("the embedded NATS server found its disk full, and there is room again: it is started anew")
+            self._is_renewed = True
+            self._end(signal.SIGTERM)
 
     async def stop(self) -> None:
         """End the server in order, after it has written what it holds, and give the folder back. Never raises; a second
@@ -189,7 +239,7 @@ class EmbeddedServer:
             log_from = self._log_size()
             self._spawn(binary, config)
             if await self._ready(port):
-                self.port = port
+                self.port, self._log_from, self._was_full = port, log_from, False
                 self.url = f"nats://{user}:{password}@127.0.0.1:{port}"
                 _write_secret(self.folder / "nats.url", self.url + "\n")
                 return
@@ -200,15 +250,15 @@ class EmbeddedServer:
         raise EmbeddedError(f"nats-server: port {ports[-1]} is taken by another program; give another one, or none")
 
     def _identity(self) -> tuple[str, str, list[int]]:
-        """User, password and the ports to try, the first of each as last time."""
+        """User, password and the ports to try, the first of each as last time; started again, only its own."""
         user, password, before = "sickbay", secrets.token_urlsafe(24), 0
         with contextlib.suppress(ValueError, IndexError):
             rest = (saved_url(self.folder) or "").removeprefix("nats://")
             credentials, address = rest.rsplit("@", 1)
             user, password = credentials.split(":", 1)
             before = int(address.rsplit(":", 1)[1])
-        if self._wanted_port:
-            return user, password, [self._wanted_port]
+        if only := self.port or self._wanted_port:
+            return user, password, [only]
         return user, password, [before or _free_port(), *(_free_port() for _ in range(PORT_ATTEMPTS))]
 
     def _config(self, user: str, password: str, port: int) -> str:
@@ -257,6 +307,31 @@ class EmbeddedServer:
             await asyncio.sleep(0.005)
         return False
 
+    async def _ended(self) -> int:
+        """Wait until the process is gone; its exit status as `Popen.returncode` has it."""
+        process = self._process
+        assert process is not None
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+
+        def wait() -> None:
+            process.wait()
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(gone.set)
+
+        # A pool's thread would be waited for when the interpreter ends.
+        threading.Thread(target=wait, name="sickbay-nats-server", daemon=True).start()
+        await gone.wait()
+        return process.returncode
+
+    async def _wait_for_room(self) -> None:
+        said = False
+        while self.free_bytes < ROOM_BYTES:
+            if not said:
+                room = ROOM_BYTES >> 20
+                _log.error("the disk of %s is full: the embedded NATS server waits for %d MiB", self.folder, room)
+            said = True
+            await asyncio.sleep(ROOM_EVERY_S)
+
     @staticmethod
     def _wait_gone(process: subprocess.Popen[bytes]) -> None:
         try:
@@ -271,7 +346,7 @@ class EmbeddedServer:
 
     def _log_since(self, offset: int) -> str:
         with contextlib.suppress(OSError), (self.folder / "nats.log").open("rb") as log:
-            log.seek(offset)
+            log.seek(offset if offset <= self._log_size() else 0)  # the server has begun a new one
             return log.read().decode("utf-8", "replace")
         return ""
 
@@ -304,6 +379,15 @@ def _is_server_of(pid: int, folder: Path) -> bool:
         listed = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
         command = listed.stdout
     return "nats-server" in command and str(folder / "nats.conf") in command
+
+
+def _told(status: int) -> str:
+    """An exit status in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    with contextlib.suppress(ValueError):
+        return f"killed by {signal.Signals(-status).name}"
+    return f"killed by signal {-status}"
 
 
 def _free_port() -> int:

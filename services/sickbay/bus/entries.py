@@ -69,7 +69,8 @@ async def read_entries(
     """Page through the current entries of `stream` under `subject` (e.g. `KV_sickbay`, `$KV.sickbay.gate.>`).
 
     With `from_seq` only those that changed at or after that sequence. The stream must keep one message a subject.
-    Raises `ReadError` when there is no such stream or a page does not come within `timeout_s`.
+    Raises `ReadError` when there is no such stream, a page does not come within `timeout_s`, or the connection changed
+    meanwhile: what was sent on the one before is lost.
     """
     pager = _Pager(client, stream)
     subscription = await subscribe_bulk(client, pager.inbox, pager.on_items)
@@ -122,12 +123,16 @@ class _Pager:
         """Ask for one page and wait for its end; True if there may be more."""
         self._single = single
         self._done = asyncio.get_running_loop().create_future()
+        reconnects = self._client.stats["reconnects"]
         subject = f"$JS.API.DIRECT.GET.{self._stream}"
         await self._client.publish(subject, json.dumps(body).encode(), reply=self.inbox)
         try:
-            return await asyncio.wait_for(self._done, timeout_s)
+            more = await asyncio.wait_for(self._done, timeout_s)
         except TimeoutError:
             raise ReadError(self._stream, 0, f"no answer in {timeout_s} s (gone away, or no permission)") from None
+        if self._client.stats["reconnects"] != reconnects or not self._client.is_connected:
+            raise ReadError(self._stream, 0, "the connection was lost while a page came")
+        return more
 
     def on_items(self, items: list[Item]) -> None:
         """The sink: entries and, at the end of a page, a status."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
@@ -32,6 +33,7 @@ WATCH_S = 0.5  # how often a client is checked for having died silently
 ROUND_TIMEOUT_S = 10.0  # one round over all servers
 STUCK_CHECKS = 4  # checks in a row without connection and without a task that tries to make one
 DOWN_CHECKS = 4  # checks in a row without connection before a warning; a restart of the server takes less
+RENEW_MIN_S, RENEW_MAX_S = 1.0, 30.0  # before a client is replaced whose inbox the server has ended
 SAY_EVERY_S = 300.0  # between two warnings that there is no connection
 
 Connected = Callable[[Client, bool], None]
@@ -62,6 +64,8 @@ class Link:
         self._disconnected: list[Disconnected] = []
         self._error: list[Report] = []
         self._denied: set[str] = set()
+        self._inbox_ended = asyncio.Event()
+        self._renew_s = RENEW_MIN_S
         self._down_lines = Throttled(SAY_EVERY_S)
 
     @property
@@ -117,7 +121,7 @@ class Link:
         client, self._client = self._client, None
         self._up.clear()
         if client is not None:
-            await _close_client(client, timeout_s)
+            await close_client(client, timeout_s)
 
     async def _keep(self) -> None:
         backoff = Backoff()
@@ -136,10 +140,17 @@ class Link:
                 await asyncio.sleep(max(1.0, backoff.wait_s()))
                 continue
             self._client = client
+            self._inbox_ended.clear()
             self._stands(client, fresh=True)
+            began_s = time.monotonic()
             await self._watch(client, dead)
+            if self._inbox_ended.is_set():
+                # No answer comes any more, whoever asks. Every subscription is made anew by a new client.
+                calm = time.monotonic() - began_s > RENEW_MAX_S
+                self._renew_s = RENEW_MIN_S if calm else min(2 * self._renew_s, RENEW_MAX_S)
+                await asyncio.sleep(self._renew_s)
             self._lost()
-            await _close_client(client, 0.0)
+            await close_client(client, 0.0)
             self._client = None
             backoff.restart()
 
@@ -175,7 +186,7 @@ class Link:
         while not (client.is_closed or self._closed.is_set()):
             with suppress(TimeoutError):
                 await asyncio.wait_for(dead.wait(), WATCH_S)
-            if dead.is_set():
+            if dead.is_set() or self._inbox_ended.is_set():
                 return
             # nats-py's reconnect task ends without a word after an exception that it does not expect.
             task = client._reconnection_task
@@ -212,6 +223,8 @@ class Link:
     def _report(self, error: Exception) -> None:
         self.last_error = error
         if isinstance(error, PermissionDenied):
+            if error.action != "publish" and error.subject.startswith(f"{self.options.inbox_prefix}."):
+                self._inbox_ended.set()
             if error.subject not in self._denied and len(self._denied) < 1000:
                 self._denied.add(error.subject)  # each subject once: a refused publisher goes on publishing
                 _log.warning("%s", error)
@@ -249,7 +262,9 @@ def _call(listeners: Iterable[Callable[..., None]], *arguments: object) -> None:
     call_listeners(_log, "the NATS connection", listeners, *arguments)
 
 
-async def _close_client(client: Client, flush_s: float) -> None:
+async def close_client(client: Client, flush_s: float = 0.0) -> None:
+    """Close a client in whatever state it is; what it has written goes out if that takes no longer than `flush_s`.
+    Raises nothing that a server can cause."""
     with suppress(Exception):  # closing goes on whatever the server does
         if client.is_connected and flush_s > 0:
             await asyncio.wait_for(client.flush(), flush_s)

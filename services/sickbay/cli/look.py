@@ -45,6 +45,8 @@ from .sentences import WARNINGS_MAX, cause_of, warning_line
 RPC_TIMEOUT_S: Final = 5.0
 WATCH_EVERY_S: Final = 1.0
 UNWRITTEN_S: Final = 3.0
+DROPPED_MAX: Final = 3
+"""Replicas whose dropped events a status names."""
 """From this age of the checkpoint on a gate calls itself stale."""
 
 
@@ -159,6 +161,9 @@ def shown_status(found: dict[str, Any]) -> RenderableType:
         head = [f"{found['at'][:19]}Z  log sequence {found['seq']}, {doing}"]
         if projector["phase"] == "writing" and (age_s := projector["checkpoint_age_s"]) > UNWRITTEN_S:
             head.append(f"nothing could be written for {seconds(age_s)}, so every gate is stale: is a disk full?")
+        for lost in projector.get("dropped", [])[:DROPPED_MAX]:
+            told = f"{lost['events']} events of {lost['replica']} found no room since {lost['since'][:19]}Z"
+            head.append(f"{told}: its new targets are not watched")
     else:
         head = [f"{found['at'][:19]}Z  no service answers; this is what the gates last were told, at {found['seq']}"]
     cells = [cell for scope in found["scopes"] for cell in scope_cells(scope)]

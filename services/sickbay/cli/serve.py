@@ -7,10 +7,10 @@ import contextlib
 import json
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 import typer
@@ -109,12 +109,24 @@ async def _until(
     """The application's life, begun and ended in one task as its task group wants it."""
     from ..service.app import services_of
 
+    over: asyncio.Task[Any] | None = None
     async with app.start_lifespan_context(), _http(app, settings, listener):
-        await services_of(app).ready()
+        services = services_of(app)
+        await services.ready()
         ready.set()
         collect_seldom()
         _say_ready(app, settings, listener)
-        await ended.wait()
+        over = await _first(ended.wait(), services.broken())
+    over.result()  # outside, where no task group wraps what was raised
+
+
+async def _first(*works: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """The first that is done; the others are cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    return done.pop()
 
 
 @contextlib.asynccontextmanager

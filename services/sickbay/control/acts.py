@@ -155,14 +155,16 @@ async def publish_override(
     for_s: object = None,
     act_id: str | None = None,
 ) -> StoredAct:
-    """Store an operator's act on a scope; with an `act_id` once in the stream's dedupe window.
+    """Store an operator's act on a scope; with an `act_id` it counts once, however often it is sent.
 
     Raises `InvalidValue`, `NotStored`, `NameRefused`.
     """
     subject = override_subject(scope)
     now_ms = await log_now_ms(client)
     override = make_override(action, reason=reason, actor=actor, now_ms=now_ms, until=until, for_s=for_s)
-    return await publish(client, subject, encode(override), act_id or new_id())
+    named = msgspec.structs.replace(override, id=act_id or new_id())
+    assert named.id is not None
+    return await publish(client, subject, encode(named), named.id)
 
 
 async def await_force(client: Client, ack: StoredAct, *, timeout_s: float = FORCE_TIMEOUT_S) -> Force:

@@ -21,9 +21,8 @@ from ..loggers import logger
 
 _log = logger("sickbay.projector")
 
-ACTS_EVERY_S: Final = 5.0
-WAITING_EVERY_S: Final = 1.0
-"""Time between two looks while something waits."""
+ACTS_EVERY_S: Final = 1.0
+"""Between two looks, each of which asks for one stream's state."""
 WAIT_MAX_S: Final = 10.0
 """A working source takes milliseconds: after this long it counts as stopped."""
 STEP_DOWN_EVERY_S: Final = 60.0
@@ -46,7 +45,7 @@ class ControlLag:
     @property
     def look_in_s(self) -> float:
         """Seconds until the next look."""
-        return WAITING_EVERY_S if self.waiting_s else ACTS_EVERY_S
+        return ACTS_EVERY_S
 
     def forget(self) -> None:
         """Another projector looks after it now."""

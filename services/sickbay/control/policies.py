@@ -126,9 +126,10 @@ async def set_policy(
     if not changes and not current.unreadable:
         return PolicySet(changes=[], ack=None)
     at = rfc3339(await log_now_ms(client))
-    event = PolicyChanged(policy=policy.to_data(), actor=str(actor), reason=str(reason), at=at)
+    event = PolicyChanged(policy=policy.to_data(), actor=str(actor), reason=str(reason), at=at, id=new_id())
+    assert event.id is not None
     try:
-        ack = await publish(client, POLICY_SUBJECT, encode(event), new_id(), expect_seq=expect)
+        ack = await publish(client, POLICY_SUBJECT, encode(event), event.id, expect_seq=expect)
     except NotStored as error:
         if error.code not in WRONG_LAST_SEQUENCE:
             raise
@@ -167,7 +168,7 @@ async def seed_policy(client: Client, policy: Policy, *, shadow: bool = False, f
             return False
         policy = in_shadow(Policy())
     actor, reason = ("--shadow", "a first week in shadow") if shadow else ("policy file", "seed of an empty log")
-    event = PolicyChanged(policy=policy.to_data(), actor=actor, reason=reason)
+    event = PolicyChanged(policy=policy.to_data(), actor=actor, reason=reason, id=new_id())
     reply = await client.request(
         POLICY_SUBJECT,
         encode(event),

@@ -56,6 +56,13 @@ async def folding(installation: Installation) -> list[Finding]:
         found = f"what serve was given differs from the one in force in {', '.join(projector['policy_differs'])}"
         do = "the log's policy counts: bring file and options in line with it, or `sickbay policy set`"
         findings.append(Finding(what="policy", level="warn", found=found, do=do))
+    if dropped := projector.get("dropped"):
+        told = ", ".join(
+            f"{one['events']} of {one['replica']} since {one['since'][:19]}Z" for one in dropped[:NAMED_MAX]
+        )
+        do = "look what names it reports (a client may make them up), or raise bounds.* by `sickbay policy set`"
+        found = f"events about new targets find no room: {told}"
+        findings.append(Finding(what="bounds", level="warn", found=found, do=do))
     if projector["differs"]:
         do = "it reloads by itself; if this stays, compare versions of the services"
         findings.append(Finding(what="fold", level="bad", found="a standby's state differs from the writer's", do=do))

@@ -220,9 +220,15 @@ class Historian:
         try:
             while not stopping.done():
                 waits = self._history.events > 0 or bool(self._gaps)
+                waits = waits and self._writing is None  # else the end of that write wakes this
                 left_s = max(0.0, self._commit_at_s - time.monotonic()) if waits else None
-                either: set[asyncio.Task[Any]] = {coming, stopping}
+                either: set[asyncio.Future[Any]] = {coming, stopping}
+                if self._writing is not None:
+                    either.add(self._writing)
                 await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                if self._writing is not None and self._writing.done():
+                    writing, self._writing = self._writing, None
+                    writing.result()  # its failure is known now, not only with the next event
                 if coming.done():
                     item, coming = coming.result(), asyncio.create_task(reader.__anext__())
                     await self._take(item)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,7 +120,8 @@ def open_for_reading(path: Path) -> Database:
 
 def now_ms(db: Database, *, live: bool) -> int:
     """The end of the time that a history can tell of: now, or just after a finished log's last event."""
-    position_ms = int(next(db.query("SELECT time_ms FROM position"))["time_ms"])
+    with _readable():
+        position_ms = int(next(db.query("SELECT time_ms FROM position"))["time_ms"])
     return max(int(time.time() * 1000), position_ms + 1) if live else position_ms + 1
 
 
@@ -129,7 +131,8 @@ def first_ms(db: Database) -> int | None:
         "SELECT min(ms) AS ms FROM (SELECT min(first_ms) AS ms FROM replicas WHERE first_ms UNION ALL "
         "SELECT min(at_ms) FROM acts UNION ALL SELECT min(at_ms) FROM transitions)"
     )
-    earliest = next(db.query(found))["ms"]
+    with _readable():
+        earliest = next(db.query(found))["ms"]
     return None if earliest is None else int(earliest)
 
 
@@ -141,12 +144,19 @@ def history_report(
     `at_ms`: the time at which a hold stands or is over; None: that of the history's last event. Raises
     `HistoryRefused`.
     """
-    try:
+    with _readable():
         if at_ms is None:
             at_ms = now_ms(db, live=False) - 1
         return _report(db, (provider, model), since_ms, until_ms, at_ms)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
     except sqlite3.Error as error:
-        raise HistoryRefused(Path("history"), str(error)) from error
+        do = "a running historian sets it aside and builds it anew within seconds of the next event; else start one"
+        raise HistoryRefused(Path("history"), f"{error}: {do}") from error
 
 
 def _report(db: Database, name: tuple[str, str | None], since_ms: int, until_ms: int, at_ms: int) -> Report:

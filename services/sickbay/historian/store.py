@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import json
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -34,6 +35,9 @@ _log = logger("sickbay.historian")
 
 BUSY_S: Final = 10.0
 """How long a write waits for a reader that holds the file."""
+CHECK_MIN_S: Final = 5.0
+CHECK_SHARE: Final = 100
+"""A file is looked through for damage so rarely that it takes a hundredth of the time."""
 DAY_S: Final = 86_400
 IN_MEMORY: Final = Path(":memory:")
 
@@ -72,6 +76,8 @@ class Book:
         self.keep = keep
         self.db = Database(connection)
         self._connection = connection
+        self._file = _identity(path)
+        self._checked_s, self._check_in_s = time.monotonic(), CHECK_MIN_S
         self._names = Names(connection)
         self._position = self._read_position()
 
@@ -105,6 +111,7 @@ class Book:
         Raises `RivalWriter`, `HistoryUnusable`, and `OSError` for a file that cannot be written now.
         """
         connection = self._connection
+        self._check_file()
         try:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -137,6 +144,27 @@ class Book:
         there = self._read_position()
         if there != self._position:
             raise RivalWriter(self.path, f"it is at {there.seq} and not at {self._position.seq}")
+
+    def _check_file(self) -> None:
+        """Raise `HistoryUnusable` if the file was taken away or another put in its place, which SQLite does not notice,
+        and now and then if it is damaged."""
+        if self._file is None:
+            return
+        if _identity(self.path) != self._file:
+            raise HistoryUnusable(self.path, "its file was taken away while it was written")
+        began_s = time.monotonic()
+        if began_s - self._checked_s < self._check_in_s:
+            return
+        # A connection of its own: the writing one has pages in memory that the disk has lost.
+        with contextlib.closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as fresh:
+            try:
+                found = fresh.execute("PRAGMA quick_check(1)").fetchone()[0]
+            except sqlite3.DatabaseError as error:
+                raise _told(self.path, error) from error
+        if found != "ok":
+            raise HistoryUnusable(self.path, str(found))
+        self._checked_s = time.monotonic()
+        self._check_in_s = max(CHECK_MIN_S, CHECK_SHARE * (self._checked_s - began_s))
 
     def _add(self, pages: Sequence[Page], position: Position, gaps: Sequence[tuple[int, int, str]]) -> None:
         connection, names = self._connection, self._names
@@ -182,6 +210,17 @@ class Book:
                 connection.execute(f"DELETE FROM {family.table(GRAINS[2])} WHERE start_s < ?", (before_s,))
             for table, time in (("transitions", "at_ms"), ("acts", "at_ms"), ("holds", "end_ms")):
                 connection.execute(f"DELETE FROM {table} WHERE {time} < ?", (before_s * 1000,))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file stands there: device and number; None for a history in memory, (0, 0) where there is none."""
+    if path == IN_MEMORY:
+        return None
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_dev, found.st_ino
 
 
 def set_aside(path: Path, why: str) -> Path:

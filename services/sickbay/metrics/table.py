@@ -72,6 +72,12 @@ SERVICES: Final = (
     ),
     Metric("sickbay_dead_letters_total", "counter", "Events of the log that could not be read.", ("reason",)),
     Metric("sickbay_repeated_events_total", "counter", "Events of the log that had come before; from its beginning."),
+    Metric(
+        "sickbay_dropped_events_total",
+        "counter",
+        "Events about new targets for which the state had no room; from the log's beginning.",
+    ),
+    Metric("sickbay_dropping_replicas", "gauge", "Replicas of which such events were dropped within the last hour."),
     Metric("sickbay_trial_leases_total", "counter", "Answers to routers that asked for a trial's lease.", ("answer",)),
     Metric("sickbay_probes_total", "counter", "Probes of this process by what came of them.", ("result",)),
     Metric("sickbay_replicas", "gauge", "Replicas heard of in the last ten minutes."),

@@ -7,6 +7,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from sickbay_events import rfc3339
+
 from ..control.policies import differing_keys
 from ..log.snapshots import compression
 from .state import ProjectorState
@@ -14,6 +16,17 @@ from .state import ProjectorState
 Phase: TypeAlias = Literal["starting", "catching_up", "standby", "writing", "stopped"]
 CURRENT_PHASES: Final = ("standby", "writing")
 """Phases in which the state is whole up to the log's end, so that questions can be answered from it."""
+
+
+DROPPED_MAX: Final = 20
+
+
+class DroppedFrom(msgspec.Struct, frozen=True):
+    """Events of one replica about new targets that found no room. `since`: RFC 3339, log time of the first of them."""
+
+    replica: str
+    events: int
+    since: str
 
 
 class ProjectorHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +60,8 @@ class ProjectorHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Why; empty if there was none."""
     folded: int
     poison: dict[str, int]
+    dropped: list[DroppedFrom]
+    """Of whose events some found no room in the state within the last hour (Rule 4.8), those with most first."""
     gaps: int
     """Sequences missing between events that the log has."""
     puts: int
@@ -85,6 +100,10 @@ def health_of(state: ProjectorState, phase: Phase) -> ProjectorHealth:
         last_rebuild=state.last_rebuild,
         folded=state.folded,
         poison=dict(state.dead.counts),
+        dropped=[
+            DroppedFrom(one.replica, one.events, rfc3339(one.since_ms))
+            for one in state.fleet.dropped(state.writer.now_ms())[:DROPPED_MAX]
+        ],
         gaps=state.gaps,
         puts=state.writer.puts,
         puts_refused=state.writer.refused,

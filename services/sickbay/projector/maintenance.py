@@ -73,7 +73,7 @@ class Maintenance:
         """Mark and digest of the writer that caused the last rebuild: once for each is enough."""
         self._ensured_s = 0.0
         self._unwritten_lines = Throttled(UNWRITTEN_AGAIN_S)
-        self._hashed_s = self._looked_s = 0.0
+        self._hashed_s = self._looked_s = self._purge_looked_s = 0.0
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -139,8 +139,10 @@ class Maintenance:
             if not state.is_writer or state.is_beside:
                 state.control_lag.forget()
             elif client is not None:
-                with suppress(*TRANSIENT_ERRORS):  # a stream without a leader: the tick notices what else that means
+                try:
                     await state.control_lag.look(client)
+                except TRANSIENT_ERRORS:  # the stream is gone, or has no leader: the tick finds out which
+                    self._ensure_wanted = True
 
     def _say_unwritten(self) -> None:
         """Warn while the checkpoint stands still, because every gate is stale then."""
@@ -149,7 +151,7 @@ class Maintenance:
             return
         _log.warning(
             "nothing could be written for %.0f s, so every gate is stale: NATS stores nothing (a full disk, a limit, no"
-            " leader); after freeing a disk, restart nats-server",
+            " leader); after freeing a disk, restart nats-server (an embedded one begins anew by itself)",
             age_s,
         )
 
@@ -260,6 +262,16 @@ class Maintenance:
                 return
             await state.dead.take_over(client, state.log.created_at)
             self._looked_s = time.monotonic()
+        if time.monotonic() - self._purge_looked_s >= LOOK_EVERY_S:
+            self._purge_looked_s = time.monotonic()
+            self._ensure_wanted = True  # a stream that nothing is written to just now is missed by nobody
+            if await state.view.was_purged(client):
+                _log.warning(
+                    "entries are gone from %s that nobody took away: they are put again", state.view.names.bucket
+                )
+                state.writer.forget()
+                state.view.loaded = self._compared = False
+                return
         await state.writer.look_after()
         state.writer.pump()
         if state.writer.fresh:

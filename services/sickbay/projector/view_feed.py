@@ -18,6 +18,8 @@ from ..view.digest_map import Applied, Change
 from ..view.feed import ViewFeed
 
 REQUEST_S: Final = 2.0
+SUBJECTS_MAX: Final = 100_000
+"""A server names no more in one answer."""
 BEHIND_S: Final = 1.0
 """The feed has passed what the pages held so soon after they were read. What lies below it later is of another bucket,
 made anew before the first message came by."""
@@ -67,6 +69,16 @@ class ProjectorView(ViewFeed):
         else:
             self.checkpoint = None
         return loaded.entries
+
+    async def was_purged(self, client: Client) -> bool:
+        """Whether fewer keys stand in the bucket than in the map: a purge takes them away without a message. Raises as
+        `load_all` does."""
+        if not (self.loaded and self.map.settled):
+            return False
+        known, api = len(self.map.standing), JetStreamApi(client, timeout_s=REQUEST_S)
+        body = {"subjects_filter": f"{self.names.gate_prefix}>"}
+        found = (await api.request(f"STREAM.INFO.{self.names.stream}", body))["state"]
+        return len(found.get("subjects") or ()) < min(known, SUBJECTS_MAX)
 
     def _take(self, changes: list[tuple[Change, Applied]], now_s: float) -> None:
         new: list[Change] = []

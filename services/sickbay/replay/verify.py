@@ -25,7 +25,7 @@ from sickbay_projections import FOLD_VERSION, Fleet
 
 from ..bus.connect import BusError
 from ..bus.entries import BucketEntry, read_entries, read_entry
-from ..bus.jetstream import StreamAt
+from ..bus.jetstream import StreamAt, parse_rfc3339_ns
 from ..bus.view_names import MAIN, ViewNames
 from ..control.acts import log_now_ms
 from ..log.folding import Bound, Folding, InspectAt
@@ -165,7 +165,8 @@ async def _read_written(client: Client, names: ViewNames, *, is_beside: bool) ->
             written.add_digest(found.info.seq, "snapshot", found.info.digest)
     for entry in (await read_entries(client, names.stream, f"{names.target_prefix}>")).entries:
         document = None if entry.gone else _document(entry)
-        if document is not None:
+        # One that was put before this log began is of the log before; it goes by its own time.
+        if document is not None and entry.time_ns >= parse_rfc3339_ns(checkpoint.log_created):
             written.documents.setdefault(document["seq"], []).append((_key(entry, names.target_prefix), document))
     if not is_beside:
         await _ask_digest(client, written)

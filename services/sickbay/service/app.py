@@ -14,12 +14,14 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+import nats.errors
 from fast_depends.msgspec import MsgSpecSerializer
 from faststream.asgi import AsgiFastStream, AsgiResponse, get
 from faststream.nats import NatsBroker
 from nats.aio.client import Client
 
 from ..bus.connect import NatsOptions, PermissionDenied, connect_client
+from ..bus.link import close_client
 from ..config import Settings
 from ..loggers import logger
 from .announce import subscribe_log_lines
@@ -48,6 +50,17 @@ class Broker(NatsBroker):
         client = await connect_client(self.options, timeout_s=CONNECT_TIMEOUT_S, on_error=_note_denied)
         self.config.connect(client)
         return client
+
+    async def stop(self, *args: Any, **kwargs: Any) -> None:
+        """As FastStream's, but the end of a connection that is lost anyway is no error."""
+        try:
+            await super().stop(*args, **kwargs)
+        except (nats.errors.Error, OSError) as error:
+            _log.debug("the broker's connection: %s", error)
+            client, self._connection = self._connection, None
+            if client is not None:
+                await close_client(client)
+            self.config.disconnect()
 
 
 def make_app(settings: Settings | None = None) -> AsgiFastStream:

@@ -46,6 +46,7 @@ from ..loggers import logger
 from ..projector.health import ProjectorHealth
 from .known import held_below, held_keys, is_known, near_names, told_document
 from .leases import Leases, NotCurrent
+from .turns import Turns, asker_of
 
 _log = logger("sickbay.rpc")
 
@@ -339,7 +340,7 @@ class Rpc:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             else:
-                await reply(request)
+                turns.add(asker_of(request._msg.reply), request)
 
         async def reply(request: Request) -> None:
             try:
@@ -356,6 +357,18 @@ class Rpc:
             else:
                 await request.respond(msgspec.json.encode(answer))
 
+        async def answer_one(request: Request) -> None:
+            try:
+                await reply(request)
+            except (nats.errors.Error, OSError) as error:
+                _log.debug("an answer did not go out: %s", error)  # the connection is lost, and its questions with it
+            except Exception:  # noqa: BLE001 - one question must not end the answers to all others
+                _log.exception("a question on %s could not be answered", row.subject)
+
+        # Each endpoint has its own: a flood of questions keeps no operator's act waiting.
+        turns = Turns(answer_one)
+        if row.ask is not TrialAsk:
+            self._tasks.add(asyncio.create_task(turns.run(), name=f"sickbay-{row.name}"))
         return handle
 
     async def _answer(self, row: Endpoint, ask: RpcRequest | TrialAsk) -> dict[str, Any]:

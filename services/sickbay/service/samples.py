@@ -115,3 +115,5 @@ def _known_samples(projector: Projector) -> Iterator[Sample]:
         yield Sample("sickbay_transitions_total", count, labels)
     yield from samples_by_label("sickbay_dead_letters_total", fleet.skipped, REASONS, OTHER)
     yield Sample("sickbay_repeated_events_total", fleet.repeated)
+    yield Sample("sickbay_dropped_events_total", fleet.counts["other"])
+    yield Sample("sickbay_dropping_replicas", len(fleet.dropped(projector.now_ms())))

@@ -46,6 +46,7 @@ _log = logger("sickbay.services")
 CONNECT_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 5.0
 RPC_RETRY_S: Final = 0.5
+RENEW_EVERY_S: Final = 2.0
 
 
 class Services:
@@ -59,6 +60,7 @@ class Services:
         self._embedded: EmbeddedServer | None = None
         self._link: Link | None = None
         self._fold: asyncio.Task[None] | None = None
+        self._server_kept: asyncio.Task[None] | None = None
         self._rpc: Rpc | None = None
         self.prober: Prober | None = None
         self.alerting: Alerting | None = None
@@ -145,7 +147,22 @@ class Services:
         )
         await embedded.start()
         self.url = embedded.url
+        self._server_kept = asyncio.create_task(embedded.keep(), name="sickbay-nats-server")
+        self._tasks.add(asyncio.create_task(self._renew_stuck(embedded), name="sickbay-nats-disk"))
         return settings.limits.fitted(embedded.free_bytes)
+
+    async def _renew_stuck(self, embedded: EmbeddedServer) -> None:
+        """See now and then whether the embedded server has met a full disk and must begin anew."""
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S)
+            await asyncio.to_thread(embedded.renew_if_stuck)  # reads a file
+
+    async def broken(self) -> None:
+        """Wait until something ended that the services cannot do without and cannot mend, and raise why."""
+        vital = [task for task in (self._fold, self._server_kept) if task is not None]
+        done, _ = await asyncio.wait(vital, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
 
     async def _say_losses(self, client: Client, names: ViewNames) -> None:
         """One line for each thing that may lose events, with its remedy, as `sickbay doctor` finds it."""
@@ -268,6 +285,9 @@ class Services:
             await asyncio.wait([self._fold])
         if self._link is not None:
             await self._link.close()
+        if self._server_kept is not None:
+            self._server_kept.cancel()  # before the server, which would be started again
+            await asyncio.wait([self._server_kept])
         if self._embedded is not None:
             await self._embedded.stop()
 
