@@ -24,7 +24,8 @@ from ..bus.view_names import view_names
 from ..config import Settings
 from ..view.entries import View
 from ..view.mirror import Mirror
-from .attempt import Attempt, AttemptOptions
+from .attempt import Attempt
+from .attempt_host import AttemptOptions
 from .calls import Calls, ChainCall
 from .chain import NO_FALLBACK, CallOptions, CallResult, Usable
 from .chain_check import ChainCheck
@@ -269,8 +270,14 @@ class Sickbay:
 
     async def acquire(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
         """The leases of a trial. Raises `Held`."""
+        loop = self.trials.loop
         try:
-            found = await self.trials.acquire(target, decision, limit_s)
+            work = self.trials.acquire(target, decision, limit_s)
+            if loop is not None and loop.is_running() and loop is not asyncio.get_running_loop():
+                # The connection lives in another thread (`sickbay.sync`), and so do its leases.
+                found = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+            else:
+                found = await work
         except Exception:  # noqa: BLE001 - an error in the trials costs a lease, not a call
             found = self._without(decision)
         return self._entered(target, decision, found)
@@ -316,6 +323,10 @@ class Sickbay:
             self.trials.finish(trial, outcome.kind, n)
         if outcome.rank > 0 and outcome.kind == "ok":
             self._call_log.failed_over(target, outcome.rank, outcome.route)
+
+    def drop(self, trial: Trial) -> None:
+        """Give back the leases of an attempt that called nobody."""
+        self.trials.finish(trial, "cancelled", 0)
 
     def tell_hooks(self, event: str, *arguments: object) -> None:
         """Call the method `event` of every hook."""

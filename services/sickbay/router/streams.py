@@ -13,6 +13,7 @@ import msgspec
 
 from sickbay_events import Skipped, Target
 
+from . import joined
 from .attempt import Attempt
 from .calls import Abandoned, ChainCall, drive, end
 from .chain import CallResult
@@ -180,6 +181,7 @@ class StreamingAnswer(Streamed[T]):
         run = _Run(step.attempt)
         try:
             run.begin(self._stream_fn, step.target)
+            joined.unbind(step.attempt)  # the reader's own calls are not part of it
             piece = await self._first(run, step)
         except BaseException as error:
             await run.stop()

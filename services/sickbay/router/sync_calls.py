@@ -20,6 +20,7 @@ from .attempt import Attempt
 from .calls import Calls, ChainCall
 from .chain import NO_FALLBACK, CallOptions, CallResult
 from .failover import Try, Wait, WrongFunction, cut_off, no_content
+from .joined import bound, unbind
 from .streams import Streamed
 
 T = TypeVar("T")
@@ -105,14 +106,15 @@ class SyncStreamingAnswer(Streamed[T]):
             return self._kept.popleft()
         if self._chunks is None:
             raise StopIteration
+        assert self._attempt is not None
         try:
-            return next(self._chunks)
+            with bound(self._attempt):
+                return next(self._chunks)
         except StopIteration:
             self._leave(None)
             raise
         except BaseException as error:  # noqa: BLE001 - `truncated` raises it, or optional work ends there
-            if self._attempt is not None:
-                cut_off(self._attempt, error)
+            cut_off(self._attempt, error)
             self._leave(error)
             self.answer = self._call.truncated(error)
             raise StopIteration from None
@@ -143,6 +145,7 @@ class SyncStreamingAnswer(Streamed[T]):
                 if self._keep(chunk):
                     step.attempt.first_content()
                     step.is_streaming = True
+                    unbind(step.attempt)  # the reader's own calls are not part of it
                     return
             no_content(step.attempt)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
