@@ -234,7 +234,7 @@ class Attempt:
 
     def _join(self) -> bool:
         """Inside an open attempt of the same target this is that attempt: asked and reported once."""
-        outer = joined.open_attempt(self._host, self.target)
+        outer: Attempt | None = joined.open_attempt(self._host, self.target)
         if outer is None:
             return False
         self._outer, self.decision, self.verdict, self.outcome = outer, outer.decision, None, None

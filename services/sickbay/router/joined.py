@@ -9,19 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
 from sickbay_events import Target
 from sickbay_events.names import at_machine
 
-if TYPE_CHECKING:
-    from .attempt import Attempt
-    from .attempt_host import AttemptHost
 
-_around: Final[ContextVar[tuple[Attempt, ...]]] = ContextVar("sickbay_attempts", default=())
+class Joinable(Protocol):
+    """What an `Attempt` is here."""
+
+    target: Target
+    is_open: bool
+
+    def is_open_at(self, host: Any) -> bool:
+        """Whether it is open, of that connection, and not itself part of another."""
+        ...
 
 
-def open_attempt(host: AttemptHost, target: Target) -> Attempt | None:
+_around: Final[ContextVar[tuple[Joinable, ...]]] = ContextVar("sickbay_attempts", default=())
+
+
+def open_attempt(host: object, target: Target) -> Any:
     """The innermost open attempt of the same target at the same connection; None if there is none.
 
     A target without an alias is that of any alias: who makes the request seldom knows which credential it carries.
@@ -32,12 +40,12 @@ def open_attempt(host: AttemptHost, target: Target) -> Attempt | None:
     return None
 
 
-def bind(attempt: Attempt) -> None:
+def bind(attempt: Joinable) -> None:
     """Calls from here on, in this context, are inside the attempt."""
     _around.set((*(one for one in _around.get() if one.is_open and one is not attempt), attempt))
 
 
-def unbind(attempt: Attempt) -> None:
+def unbind(attempt: Joinable) -> None:
     """Calls from here on, in this context, are not inside the attempt."""
     around = _around.get()
     if attempt in around:
@@ -45,7 +53,7 @@ def unbind(attempt: Attempt) -> None:
 
 
 @contextmanager
-def bound(attempt: Attempt) -> Iterator[None]:
+def bound(attempt: Joinable) -> Iterator[None]:
     """Only what runs inside is inside the attempt."""
     bind(attempt)
     try:
