@@ -153,6 +153,7 @@ class Attempt:
             return
         seen = self._bytes
         if seen is None or status is not None:
+            self.verdict = None  # what was said before was of another answer
             seen = self._bytes = AnswerBytes(status or 200, headers or {}, is_stream=self._is_stream)
         if data:
             self._fed_s = self._monotonic()
@@ -203,6 +204,11 @@ class Attempt:
     def has_content(self) -> bool:
         """Whether the first content of a stream arrived."""
         return (self._outer or self)._ttft_s is not None
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether it is part of an open attempt of the same target, which asked and will report."""
+        return self._outer is not None
 
     def is_open_at(self, host: AttemptHost) -> bool:
         """Whether this is an open attempt of that connection, and not itself part of another."""
@@ -296,9 +302,11 @@ class Attempt:
                 outer._say(self.verdict)
 
     def forget(self) -> None:
-        """Leave for a client that dropped its stream. For finalizers: safe in any thread, and it did not take longer
-        than its bytes."""
-        self._ended_s = self._ended_s or self._fed_s
+        """Leave for a client that dropped its stream. For finalizers: safe in any thread, at any moment."""
+        self._host.later(self._forget)
+
+    def _forget(self) -> None:
+        self._ended_s = self._ended_s or self._fed_s  # it did not take longer than its bytes
         self.__exit__(None, None, None)
 
     async def __aenter__(self) -> Self:

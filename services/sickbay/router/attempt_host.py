@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -40,6 +41,10 @@ class AttemptHost(Protocol):
 
     def drop(self, trial: Trial) -> None:
         """The attempt called nobody, so nothing is reported: give back its leases."""
+        ...
+
+    def later(self, function: Callable[[], None]) -> None:
+        """Call it soon, where no lock of a connection is held. Never raises."""
         ...
 
     def tell_hooks(self, event: str, *arguments: object) -> None:

@@ -1,10 +1,4 @@
-"""A router's connection to the fleet: decide, attempt, record. Works before NATS is there and while it is gone.
-
-async with sickbay.connect("nats://...", replica="router-1") as sb:
-    decision = sb.decide(target)
-    async with sb.attempt(target, limit_s=60) as attempt:
-        ...
-"""
+"""A router's connection to the fleet: decide, attempt, record. Works before NATS is there and while it is gone."""
 
 from __future__ import annotations
 
@@ -13,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, Unpack, overload
 
@@ -327,6 +322,15 @@ class Sickbay:
     def drop(self, trial: Trial) -> None:
         """Give back the leases of an attempt that called nobody."""
         self.trials.finish(trial, "cancelled", 0)
+
+    def later(self, function: Callable[[], None]) -> None:
+        """Call it in the connection's loop: a finalizer may run in the midst of anything."""
+        loop = self.trials.loop
+        if loop is None or loop.is_closed():
+            function()
+            return
+        with suppress(RuntimeError):  # it was closed at this moment
+            loop.call_soon_threadsafe(function)
 
     def tell_hooks(self, event: str, *arguments: object) -> None:
         """Call the method `event` of every hook."""
