@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import time
 import weakref
-from typing import Any, Final, Protocol
+from types import SimpleNamespace
+from typing import Any, Final
 
 from ..router.attempt import Attempt
 from ..router.client import Sickbay
 from ..router.joined import unbind
-from .asked import Asked
+from ..router.retries import warn_of_retries
+from .asked import Asked, Dialect
 
 ERROR_BYTES_MAX: Final = 64 * 1024
 ERROR_S_MAX: Final = 2.0
 """So much of an error answer is read before the client gets it, and for so long."""
-
-
-class Router(Protocol):
-    """A `Sickbay` or a `SyncSickbay`."""
-
-    def attempt(self, target: Any, limit_s: float | None = 60.0, **options: Any) -> Attempt:
-        """One attempt."""
-        ...
 
 
 def connection_of(router: Any) -> Sickbay:
@@ -39,7 +33,7 @@ class Exchange:
 
     def __init__(self, router: Any, asked: Asked, limit_s: Any) -> None:
         self._connection = connection_of(router)
-        self.dialect = asked.dialect
+        self.dialect: Dialect = asked.dialect
         self.attempt: Attempt = self._connection.attempt(
             asked.target,
             limit_s if isinstance(limit_s, int | float) else None,
@@ -55,8 +49,11 @@ class Exchange:
         self.is_joined = self.attempt.is_joined
         unbind(self.attempt)  # what the caller does while the answer comes is not part of it
 
-    def begin(self, status: int, headers: Any) -> None:
+    def begin(self, response: Any, request: Any) -> None:
         """The head of the answer came."""
+        if self.is_joined:
+            warn_of_retries(SimpleNamespace(request=request))
+        status, headers = response.status_code, response.headers
         self.attempt.feed(status=status, headers=headers)
 
     def feed(self, data: bytes) -> None:

@@ -117,7 +117,7 @@ class Transport:
         except BaseException as error:
             exchange.leave(error)
             raise
-        exchange.begin(response.status_code, response.headers)
+        exchange.begin(response, request)
         if response.status_code < 400:
             return _passing(request, response, exchange)
         read = BodyStart(iter(response.stream))
@@ -145,7 +145,7 @@ class Transport:
         except BaseException as error:
             exchange.leave(error)
             raise
-        exchange.begin(response.status_code, response.headers)
+        exchange.begin(response, request)
         if response.status_code < 400:
             return _passing(request, response, exchange)
         read = BodyStart(aiter(response.stream))

@@ -10,33 +10,32 @@ forgotten: no prompt and no completion is kept.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
-from sickbay_events import CallAnswered, CallOutcome, Decision, Target, Verdict, classify, judge_output
+from sickbay_events import CallAnswered, Decision, Verdict, judge_output
 from sickbay_events.classify.held_answer import is_held_verdict
-from sickbay_events.kinds import KINDS, Kind
-from sickbay_events.outcome import DETAIL_CHARS_MAX, Lease
-from sickbay_events.redact import redact
+from sickbay_events.outcome import Lease
 
 from . import joined
 from .answer_bytes import AnswerBytes
-from .attempt_host import AttemptHost, AttemptOptions
+from .attempt_host import AttemptHost
 from .errors import Held
-from .faults import answer_of, fault_of
-from .judging import LEFT_EARLY, OK, UNCHECKED, UNKNOWN, charset_said, is_unfinished, milliseconds
+from .judged_attempt import JudgedAttempt
+from .judging import OK, UNCHECKED, charset_said, milliseconds
+from .sdk_shapes import answer_of_sdk, gather
 from .trials import Trial
 
 _log = logging.getLogger("sickbay.attempt")
 
 
-class Attempt:
+class Attempt(JudgedAttempt):
     """One attempt of one call; a context manager, plain or async. Made by `Sickbay.attempt`.
 
     decision   what the gate said when it was entered
@@ -45,36 +44,11 @@ class Attempt:
     error_text what the provider said of its failure, redacted; filled once it is over, if it is to be kept
     """
 
-    def __init__(
-        self,
-        host: AttemptHost,
-        target: Target,
-        options: AttemptOptions = AttemptOptions(),  # noqa: B008 - frozen
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.target = target
-        self.decision: Decision | None = None
-        self.verdict: Verdict | None = None
-        self.outcome: CallOutcome | None = None
-        self.error_text = ""
-        self._host, self._options, self._monotonic = host, options, monotonic
-        self._is_stream = options.stream
-        self._trial: Trial | None = None
-        self._seen = (0, 0)
-        self._before: BaseException | None = None
-        """What was being handled when it was entered: an error of another call."""
-        self._began_s = self._ended_s = 0.0
-        self._ttft_s: float | None = None
-        self._status: int | None = None
-        self._charset: str | None = None
-        self._text: str | bytes = b""
-        self._bytes: AnswerBytes | None = None
-        self._fed_s = 0.0
-        """When the last bytes of an answer passed."""
-        self._outer: Attempt | None = None
-        """The open attempt that this one is part of."""
-        self.is_open = self.is_passed_on = False
+    _outer: Attempt | None = None
+    """The open attempt that this one is part of."""
+    is_open = False
+    is_passed_on = False
+    """Whether content went to the reader."""
 
     # What the caller says.
 
@@ -160,11 +134,28 @@ class Attempt:
             if self._trial is not None:
                 self._trial.fed_s = self._fed_s
             if seen.add(data):
-                self._is_stream = True
-                self._arrived()
+                self.content_came()
         if end:
             seen.is_whole = True
             self._ended_s = self._monotonic()
+
+    def returned(self, value: object) -> Verdict | None:
+        """Judge what an SDK returned: a completion, a message, a raw response. None for a value of another kind, which
+        says nothing."""
+        answer = answer_of_sdk(value)
+        return None if answer is None else self.response(*answer)
+
+    def chunks(self, stream: Any) -> Any:
+        """The chunks of an SDK's stream, sync or async, passed on as they come. At their end it says the `output` that
+        they make, with finish reason and tool calls."""
+        self._is_stream = True
+        return gather(self, stream)
+
+    def content_came(self) -> None:
+        """The first content of a stream arrived, and the caller keeps it: another candidate can still take over."""
+        if not self.has_content:
+            self._is_stream = True
+            self._arrived()
 
     def first_content(self) -> None:
         """The first content of a stream arrived and goes to the reader, so that no other candidate of a chain can take
@@ -196,14 +187,14 @@ class Attempt:
             _log.exception("the first content of a trial could not be recorded")
 
     @property
-    def limit_s(self) -> float | None:
-        """The time the call was given, for the client's own timeout; None if there is no limit."""
-        return self._options.limit_s
-
-    @property
     def has_content(self) -> bool:
         """Whether the first content of a stream arrived."""
         return (self._outer or self)._ttft_s is not None
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether the answer's bytes are shown, which tell more than anything made of them."""
+        return (self._outer or self)._bytes is not None
 
     @property
     def is_joined(self) -> bool:
@@ -213,11 +204,6 @@ class Attempt:
     def is_open_at(self, host: AttemptHost) -> bool:
         """Whether this is an open attempt of that connection, and not itself part of another."""
         return self.is_open and self._host is host and self._outer is None
-
-    @property
-    def trial(self) -> list[Lease] | None:
-        """The leases of the cluster's holds that the call runs under; None if it is not a trial."""
-        return (self._trial.leases or None) if self._trial is not None else None
 
     # Entering and leaving.
 
@@ -307,7 +293,8 @@ class Attempt:
 
     def _forget(self) -> None:
         self._ended_s = self._ended_s or self._fed_s  # it did not take longer than its bytes
-        self.__exit__(None, None, None)
+        error = None if self.is_fed else asyncio.CancelledError()
+        self.__exit__(type(error) if error is not None else None, error, None)
 
     async def __aenter__(self) -> Self:
         """Ask the gate, and on probation wait up to 0.25 s for the lease of a trial. Raises `Held`."""
@@ -336,113 +323,3 @@ class Attempt:
         if self._outer is not None:
             self._outer._say(verdict)
         return verdict
-
-    def _final(self, error: BaseException | None, took_s: float) -> Verdict:
-        verdict = self.verdict
-        if verdict is None and self._bytes is not None:
-            verdict = self._of_bytes(self._bytes, error)
-        if error is not None and (verdict is None or verdict.kind == "ok"):
-            raised = self._of_exception(error)
-            # An error of the caller's own code after a good answer takes nothing back.
-            if verdict is None or raised.kind != "unknown":
-                verdict = raised
-        verdict = verdict or UNCHECKED
-        is_own_end = verdict.signature == "aborted" and self.limit_s is not None and took_s >= self.limit_s
-        if verdict.kind == "cancelled" and self._ttft_s is None and (is_own_end or took_s > self._host.impatience_s):
-            # Given up after a long wait for nothing, or at the call's own limit: too slow (Rule 3).
-            return Verdict(kind="timeout", scope="model", signature="cancelled")
-        return verdict
-
-    def _of_bytes(self, seen: AnswerBytes, error: BaseException | None) -> Verdict | None:
-        """The verdict on an answer that was fed. Whatever its bytes tell counts; only where they have no end, how the
-        attempt was left says whose end it was."""
-        body = seen.body if seen.is_readable else b""
-        self._note(seen.status, seen.headers, body)
-        is_success = 200 <= seen.status < 300
-        is_opaque = is_success and not seen.is_readable
-        verdict = UNCHECKED if is_opaque else self._classify(seen.status, seen.headers, body)
-        if seen.is_whole or not is_success or not is_unfinished(verdict):
-            return verdict
-        if error is None or isinstance(error, GeneratorExit):
-            return LEFT_EARLY
-        fault = fault_of(error, self._before)
-        return self._classify(seen.status, seen.headers, body or b"{", fault) if fault is not None else None
-
-    def _of_exception(self, error: BaseException) -> Verdict:
-        try:
-            answer = answer_of(error, self._before)
-            if answer is not None:
-                self._note(answer.status, answer.headers, answer.body)
-                verdict = self._classify(answer.status, answer.headers, answer.body)
-                if answer.is_frame and verdict.kind == "unknown" and self._ttft_s is not None:
-                    # One that says nothing, after the answer had begun, is the server's.
-                    return Verdict(kind="server_error", scope="model", code=verdict.code)
-                return verdict
-            fault = fault_of(error, self._before)
-        except Exception:  # noqa: BLE001 - foreign exception classes may do anything when looked at
-            return UNKNOWN
-        if fault is None:
-            return UNKNOWN
-        if fault == "reset" and self._ttft_s is not None:
-            return Verdict(kind="truncated", scope="model", signature=fault)
-        return self._classify(None, {}, b"", fault)
-
-    def _classify(
-        self, status: int | None, headers: Mapping[str, str], body: str | bytes, fault: str | None = None
-    ) -> Verdict:
-        try:
-            return classify(
-                status=status,
-                headers=headers,
-                body=body,
-                requested_model=self.target.model,
-                provider=self.target.provider.partition("#")[0],
-                error=fault,
-                stream=self._is_stream,
-                prompt_ascii=self._options.prompt_ascii,
-                client_capped=self._options.client_capped,
-            )
-        except (AttributeError, TypeError):  # the target is not a `Target`
-            return UNKNOWN
-
-    def _note(self, status: int, headers: Mapping[str, str] | None, body: str | bytes) -> None:
-        self._status = status
-        self._text = body
-        try:
-            found = [value for name, value in (headers or {}).items() if name.lower() == "content-type"]
-        except Exception:  # noqa: BLE001 - headers in a form of the caller's own may do anything
-            found = []
-        self._charset = charset_said(found[0] if found else "")
-
-    def _outcome(self, verdict: Verdict, took_s: float) -> CallOutcome:
-        kind: Kind = verdict.kind
-        options = self._options
-        is_answer = kind in ("ok", "content_filter") or KINDS[kind].group == "degraded"
-        if (options.keep_text or self._host.keeps_detail) and self._text and not is_answer:
-            text = self._text if isinstance(self._text, str) else self._text[:4096].decode("utf-8", "replace")
-            self.error_text = redact(text)[:DETAIL_CHARS_MAX]
-        return CallOutcome(
-            kind=kind,
-            status=self._status,
-            took_ms=milliseconds(took_s),
-            ttft_ms=None if self._ttft_s is None else milliseconds(self._ttft_s),
-            limit_ms=None if options.limit_s is None else milliseconds(options.limit_s),
-            scope=verdict.scope if verdict.scope != KINDS[kind].scope else None,
-            seen_seq=self._seen[0],
-            trial=self.trial,
-            forced=options.forced,
-            route=options.route,
-            rank=options.rank,
-            skipped=options.skipped,
-            retry_after_s=verdict.retry_after_s,
-            retry_after_from=verdict.retry_after_from,
-            signature=verdict.signature,
-            checkable=verdict.checkable,
-            # Rule 4.4 counts damaged answers to ASCII prompts as a share of all checkable answers to such prompts.
-            attributable=verdict.attributable or (kind == "ok" and verdict.checkable and options.prompt_ascii is True),
-            stream=self._is_stream,
-            charset=self._charset,
-            code=verdict.code,
-            request_hash=options.request_hash,
-            detail=(self.error_text or None) if self._host.keeps_detail else None,
-        )

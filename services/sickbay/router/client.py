@@ -31,6 +31,7 @@ from .logs import CallLog, HoldLog, silence
 from .outbox import Reportable
 from .overlay import Overlay
 from .reporter import CAPACITY, CLOSE_LIMIT_S, Counts, Left, Reporter
+from .sdk_shapes import holds_output
 from .streams import StreamingAnswer
 from .trials import ASK_S, Trial, Trials
 
@@ -185,7 +186,7 @@ class Sickbay:
                      classified; both an exception and a verdict that is no answer lead to the next candidate. It is
                      cancelled at `attempt.limit_s`.
         fallback     makes the work optional: taken as the value if there is no answer, and nothing is raised
-        options      `budget_s` 20, `attempt_s` 10, `wait_s` 0, `forced` "never", `route`, `at_hand`, `prompt_ascii`,
+        options      `budget_s` 120, `attempt_s` 60, `wait_s` 0, `forced` "never", `route`, `at_hand`, `prompt_ascii`,
                      `client_capped`, `request_hash`; see `CallOptions`
 
         Raises `Exhausted` if there is no answer and no fallback, and `ValueError` for an option that is not accepted;
@@ -199,14 +200,15 @@ class Sickbay:
         stream_fn: Callable[[Target, Attempt], AsyncIterable[T]],
         *,
         fallback: Any = NO_FALLBACK,
-        is_content: Callable[[T], object] = bool,
+        is_content: Callable[[T], object] = holds_output,
         **options: Unpack[CallOptions],
     ) -> StreamingAnswer[T]:
         """The chunks of the first candidate that begins to answer: `async with sb.stream(...) as answer`.
 
         stream_fn    an async generator of the target and its `Attempt`
         fallback     makes the work optional: the only chunk if no candidate begins (None: no chunk at all)
-        is_content   which chunks are content; those before the first are kept back until it comes. The limits of
+        is_content   which chunks are content (a text that is not empty, an SDK's chunk with more than a role); those
+                     before the first are kept back until it comes. The limits of
                      `call` hold up to then. A stream that ends without content is an empty answer, unless it was
                      said to be one (`attempt.ok(checkable=False)` for a turn with tool calls).
 
