@@ -26,6 +26,8 @@ anthropic = pytest.importorskip("anthropic")
 httpx = pytest.importorskip("httpx")
 httpx2 = pytest.importorskip("httpx2")
 
+OWN = "httpx2" if issubclass(openai.DefaultHttpxClient, httpx2.Client) else "httpx"
+"""What the SDKs stand on: httpx2 from openai 3 and anthropic 2 on."""
 SDKS = ["openai", "openai on httpx", "anthropic"]
 MESSAGES = [{"role": "user", "content": "hi"}]
 CASES = [
@@ -53,7 +55,7 @@ def provider() -> Iterator[FakeProvider]:
 
 
 def sdk_client(sdk: str, router: Any, url: str, *, is_async: bool, **options: Any) -> Any:
-    library = "httpx" if sdk == "openai on httpx" else "httpx2"
+    library = "httpx" if sdk == "openai on httpx" else OWN
     make = sickbay.httpx.async_client if is_async else sickbay.httpx.client
     http_client = make(router, library=library)
     options = {"api_key": "k", "max_retries": 1, "http_client": http_client} | options
@@ -87,7 +89,7 @@ def test_a_sync_client_reports_what_came(
             answer = create(client, model, stream=streamed)
             if streamed:
                 list(answer)
-        except (openai.APIError, anthropic.APIError, httpx2.HTTPError):
+        except (openai.APIError, anthropic.APIError, httpx2.HTTPError, httpx.HTTPError):
             assert wanted[0][0] not in ("ok", "empty_output")
     assert told(router) == wanted
     target, outcome = router.recorded[0]
@@ -107,7 +109,7 @@ async def test_an_async_client_reports_what_came(
             answer = await create(client, model, stream=streamed)
             if streamed:
                 assert [chunk async for chunk in answer]
-        except (openai.APIError, anthropic.APIError, httpx2.HTTPError):
+        except (openai.APIError, anthropic.APIError, httpx2.HTTPError, httpx.HTTPError):
             assert wanted[0][0] not in ("ok", "empty_output")
     assert told(router) == wanted
 

@@ -61,8 +61,10 @@ class Sdk:
 
 
 @pytest.fixture(params=SDKS)
-def sdk(request: pytest.FixtureRequest, provider: FakeProvider) -> Sdk:
-    return Sdk(request.param, provider.url)
+async def sdk(request: pytest.FixtureRequest, provider: FakeProvider) -> AsyncIterator[Sdk]:
+    made = Sdk(request.param, provider.url)
+    yield made
+    await (made.client.aio.aclose() if made.name == "google" else made.client.close())
 
 
 def kinds(router: Standalone) -> list[str]:

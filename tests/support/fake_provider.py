@@ -110,7 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, model: str, lines: list[str]) -> None:
         self.send_response(200)
-        for name, value in (("content-type", "text/event-stream"), ("transfer-encoding", "chunked")):
+        sent = {"content-type": "text/event-stream", "transfer-encoding": "chunked", "connection": "close"}
+        for name, value in sent.items():
             self.send_header(name, value)
         self.end_headers()
         if "cut" in model:

@@ -25,7 +25,7 @@ _NO_GENERATION: Final = re.compile(
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
-class Asked(NamedTuple):
+class ModelRequest(NamedTuple):
     """A request that calls a model."""
 
     target: Target
@@ -53,7 +53,7 @@ class _Body(msgspec.Struct):
         return any((self.max_tokens, self.max_completion_tokens, self.max_output_tokens, *inside))
 
 
-def read_request(origin: str, alias: str, path: str, body: bytes) -> Asked | None:
+def read_request(origin: str, alias: str, path: str, body: bytes) -> ModelRequest | None:
     """Read a POST. None if it calls no model, or none that is known; then it is let pass.
 
     origin   scheme, host and port: nothing of a path or a query, which may hold a key
@@ -76,7 +76,7 @@ def read_request(origin: str, alias: str, path: str, body: bytes) -> Asked | Non
     provider = _provider(origin, alias)
     if not isinstance(model, str) or not model or not provider:
         return None
-    return Asked(
+    return ModelRequest(
         Target(provider, model),
         is_stream=said.stream is True or _STREAM_PATH.search(path) is not None,
         client_capped=said.is_capped,

@@ -11,7 +11,7 @@ from ..router.attempt import Attempt
 from ..router.client import Sickbay
 from ..router.joined import unbind
 from ..router.retries import warn_of_retries
-from .asked import Asked, Dialect
+from .asked import Dialect, ModelRequest
 
 ERROR_BYTES_MAX: Final = 64 * 1024
 ERROR_S_MAX: Final = 2.0
@@ -31,7 +31,7 @@ class Exchange:
 
     __slots__ = ("__weakref__", "_connection", "_finalizer", "_is_over", "attempt", "dialect", "is_joined")
 
-    def __init__(self, router: Any, asked: Asked, limit_s: Any) -> None:
+    def __init__(self, router: Any, asked: ModelRequest, limit_s: Any) -> None:
         self._connection = connection_of(router)
         self.dialect: Dialect = asked.dialect
         self.attempt: Attempt = self._connection.attempt(

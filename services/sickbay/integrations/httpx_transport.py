@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from sickbay_events import provider_of
 
 from ..router.errors import Held
-from .asked import Asked, read_request
+from .asked import ModelRequest, read_request
 from .exchange import BodyStart, Exchange, connection_of
 from .refusal import NO_RETRY, refusal_of
 
@@ -171,7 +171,7 @@ class Transport:
             request.headers["accept-encoding"] = "gzip, deflate"  # what can be read here without a library
         return Exchange(self._router, asked, request.extensions.get("timeout", {}).get("read"))
 
-    def _asked(self, request: Any) -> Asked | None:
+    def _asked(self, request: Any) -> ModelRequest | None:
         if request.method != "POST" or "json" not in request.headers.get("content-type", ""):
             return None
         try:

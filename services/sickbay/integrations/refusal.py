@@ -17,7 +17,7 @@ NO_RETRY: Final = ("x-should-retry", "false")
 """By this header the OpenAI and Anthropic SDKs raise at once. Else they sleep as Retry-After says, and try again."""
 
 
-class Refusal(NamedTuple):
+class HeldAnswer(NamedTuple):
     """An HTTP answer."""
 
     status: int
@@ -25,7 +25,7 @@ class Refusal(NamedTuple):
     body: bytes
 
 
-def refusal_of(held: Held, dialect: Dialect) -> Refusal:
+def refusal_of(held: Held, dialect: Dialect) -> HeldAnswer:
     """The answer that says why the target is held, and how long still."""
     decision, target = held.decision, held.target
     message = held_message(target.provider, target.model, decision.reason, held.retry_in_s)
@@ -35,7 +35,7 @@ def refusal_of(held: Held, dialect: Dialect) -> Refusal:
         HELD_HEADER: HELD_VALUE,
         NO_RETRY[0]: NO_RETRY[1],
     }
-    return Refusal(HELD_STATUS, headers, msgspec.json.encode(_error(message, decision.reason, dialect)))
+    return HeldAnswer(HELD_STATUS, headers, msgspec.json.encode(_error(message, decision.reason, dialect)))
 
 
 def _error(message: str, reason: str, dialect: Dialect) -> dict[str, Any]:
