@@ -129,6 +129,7 @@ ROOMS = {
     "bus": "",
     "view": "bus",
     "router": "bus view projections",
+    "integrations": "router",
     "log": "bus projections",
     "control": "bus",
     "metrics": "bus view router sync projections",
@@ -146,6 +147,7 @@ ROOMS = {
     # The faces: modules that people import, each a few lines before a room.
     "__init__": "router",
     "sync": "bus router",
+    "httpx": "integrations",
     "testing": "bus view router projections",
     "tracing": "router",
     "app": "service",

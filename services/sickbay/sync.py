@@ -35,6 +35,7 @@ from .router.client import connect as connect_async
 from .router.hooks import Hook
 from .router.outbox import Reportable
 from .router.reporter import CLOSE_LIMIT_S, Counts, Left, Reporter
+from .router.sdk_shapes import holds_output
 from .router.sync_calls import SyncStreamingAnswer
 
 __all__ = ["SyncSickbay", "connect"]
@@ -175,7 +176,7 @@ class SyncSickbay:
         stream_fn: Callable[[Target, Attempt], Iterable[T]],
         *,
         fallback: Any = NO_FALLBACK,
-        is_content: Callable[[T], object] = bool,
+        is_content: Callable[[T], object] = holds_output,
         **options: Unpack[CallOptions],
     ) -> SyncStreamingAnswer[T]:
         """The chunks of the first candidate that begins to answer, as `Sickbay.stream` gives them; to be used with

@@ -183,7 +183,7 @@ async def test_pages_read_across_a_reconnect_are_no_whole(bucket: Client, nats_s
         for _ in range(5 * turn):
             await asyncio.sleep(0)  # another place in the reading each time
         assert client._transport is not None
-        client._transport.close()
+        client._transport.close()  # type: ignore[no-untyped-call]
         try:
             found = {entry.subject for entry in (await reading).entries}
             assert found == whole

@@ -198,7 +198,7 @@ def test_an_attempt_takes_an_equal_share_at_most(
 
 
 def test_one_budget_bounds_the_chain_and_what_is_unused_goes_to_the_next() -> None:
-    """Three candidates at 20 s: 6.67 s, then half of what the first left, then 10 s at most."""
+    """Three candidates in 120 s: 40 s, then half of what the first left, then 60 s at most."""
 
     async def test(sb: Standalone, clock: Clock) -> None:
         limits: list[float] = []
@@ -212,10 +212,10 @@ def test_one_budget_bounds_the_chain_and_what_is_unused_goes_to_the_next() -> No
 
         with pytest.raises(Exhausted) as caught:
             await sb.call(CHAIN, attempt_fn)
-        assert limits == pytest.approx([20 / 3, 9.5, 9.5])
-        assert clock() - began_s == pytest.approx(20)
+        assert limits == pytest.approx([40, 59.5, 59.5])
+        assert clock() - began_s == pytest.approx(120)
         assert [tried.kind for tried in caught.value.attempts] == ["network", "timeout", "timeout"]
-        assert [outcome.limit_ms for outcome in outcomes(sb)] == [6667, 9500, 9500]
+        assert [outcome.limit_ms for outcome in outcomes(sb)] == [40_000, 59_500, 59_500]
         assert caught.value.reason == "failed"
 
     virtual(test)
@@ -232,20 +232,20 @@ def test_a_held_successor_takes_no_share() -> None:
             return "x"
 
         await sb.call(CHAIN, attempt_fn)
-        assert seen == [10]
+        assert seen == [60]
 
     virtual(test)
 
 
 def test_an_attempt_that_got_less_than_its_share_is_not_called_slow() -> None:
-    """A call that waited 19 of 20 s for a release has 1 s left: when that is over its caller gave up, the model is
+    """A call that waited 119 of 120 s for a release has 1 s left: when that is over its caller gave up, the model is
     not too slow. No healthy model is taken on evidence that its caller made."""
 
     async def test(sb: Standalone, clock: Clock) -> None:
         sb.hold(A, for_s=3600)
-        asyncio.get_running_loop().call_later(19, lambda: sb.release(A))
+        asyncio.get_running_loop().call_later(119, lambda: sb.release(A))
         with pytest.raises(Exhausted):
-            await sb.call([A], lambda _target, _attempt: asyncio.sleep(3600), wait_s=20)
+            await sb.call([A], lambda _target, _attempt: asyncio.sleep(3600), wait_s=120)
         (outcome,) = outcomes(sb)
         assert outcome.kind == "cancelled"
         assert outcome.limit_ms == pytest.approx(1000, abs=2)

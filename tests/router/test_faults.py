@@ -11,7 +11,7 @@ import pytest
 
 import sickbay.testing
 from sickbay import Attempt, CallOutcome, Target
-from sickbay.router.attempt import AttemptOptions
+from sickbay.router.attempt_host import AttemptOptions
 from sickbay.router.faults import answer_of, fault_of
 
 A, B = Target("first.test", "m-1"), Target("second.test#team", "m-2")

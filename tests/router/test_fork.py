@@ -284,3 +284,34 @@ def test_the_asyncio_connection_tells_a_forked_child_what_to_do(
     assert said["ended"], "close() in the child returns at once and touches nothing"
     assert len(said["lines"]) == 1 and "call sickbay.connect() in the child" in said["lines"][0]
     assert list(stored_by_boot(nats_server).values()) == [[1, 2]]
+
+
+def test_a_connection_made_before_a_fork_works_in_the_child(nats_server: NatsServer) -> None:
+    """Gunicorn with preload imports the application, where `connect` is called, and forks; each worker then enters it.
+    Every process has a boot of its own."""
+    said = run_script(
+        nats_server,
+        """
+        router = sickbay.connect(URL, replica="r1")
+        router.record(T, OK)  # the parent's own, for which it never has a connection
+
+        async def main():
+            async with router:
+                assert await router.ready(60) in (True, False)
+                for _ in range(5):
+                    async with router.attempt(T) as attempt:
+                        attempt.ok()
+                return (await router.close(30)).total
+
+        pids = []
+        for _ in range(2):
+            if (pid := os.fork()) == 0:
+                left = asyncio.run(main())
+                os._exit(0 if not left and router.reporter.counts.acked == 5 else 9)
+            pids.append(pid)
+        codes = [wait_for(pid) for pid in pids]
+        print(json.dumps({"codes": codes, "left": asyncio.run(main())}))
+        """,
+    )
+    assert (said["codes"], said["left"], said["stderr"]) == ([0, 0], 0, "")
+    assert sorted(map(len, stored_by_boot(nats_server).values())) == [5, 5, 6]

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import Context
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -254,8 +255,8 @@ async def test_the_first_content_of_a_degraded_holds_trial_proves_nothing(nats_s
     async with sb.attempt(TARGET, limit_s=60, stream=True) as attempt:
         attempt.first_content()
         assert sb.recorded == []
-        with pytest.raises(Held) as held:
-            await sb.attempt(TARGET).__aenter__()
+        with pytest.raises(Held) as held:  # of another caller: inside this attempt it would be the attempt itself
+            await asyncio.create_task(sb.attempt(TARGET).__aenter__(), context=Context())
         assert held.value.decision.reason == "trial_taken"
         attempt.output("A good answer.", finish_reason="stop", status=200)
     ((_, outcome),) = sb.recorded
@@ -584,8 +585,8 @@ def test_a_trial_by_a_plain_with_has_one_holder_in_its_process() -> None:
     sb.advance(2)
     with sb.attempt(TARGET) as attempt:
         assert attempt.trial == [Lease("quarantine", 1)]
-        with pytest.raises(Held) as held, sb.attempt(TARGET):
-            pass
+        with pytest.raises(Held) as held:
+            Context().run(sb.attempt(TARGET).__enter__)
         assert held.value.decision.reason == "trial_taken" and held.value.retry_in_s == 65.0
         attempt.error(KeyError("own code"))
     with sb.attempt(TARGET) as attempt:

@@ -55,10 +55,12 @@ async def test_a_router_hands_over_and_asks_for_leases_again(serve: Callable[...
         router.record(TARGET, CallOutcome(kind="ok"))
         await until(lambda: router.reporter.counts.acked == 1)
         for turn in (2, 3):
+            link = router.link
+            assert link is not None
             server.let(LESS)
-            await refused(router.link)
+            await refused(link)
             server.let(WHOLE)
-            router.link.last_error = None
+            link.last_error = None
             router.record(TARGET, CallOutcome(kind="ok"))
             await until(lambda: router.reporter.counts.acked == turn, "it is acknowledged", 60)  # noqa: B023
             assert router.reporter.counts.blocked == ""
@@ -80,7 +82,7 @@ async def test_the_services_fold_on(serve: Callable[..., Serve], server: Users) 
         await until(folded, "and folded", 60)
 
         async def answered() -> bool:
-            client = router.link.client
+            client = router.link.client if router.link is not None else None
             assert isinstance(client, Client)
             reply = await client.request("sickbay.v1.status", b"{}", timeout=patience(2))
             return bool(json.loads(reply.data)["seq"] >= 3)

@@ -9,6 +9,7 @@ from ..kinds import KINDS, Kind, ScopeName
 from ..verdict import Verdict
 from . import families, models, provider_rules, rules, subjects
 from .envelope import Envelope
+from .held_answer import HELD_HEADER, HELD_MARK, held_verdict
 from .message_patterns import SENTENCES
 from .plain_patterns import FIRST
 from .retry_after import allowance_is_spent, retry_after
@@ -124,6 +125,10 @@ _WEAK: Final = RuleIndex(rules.WEAK_CODES)
 
 def match(envelope: Envelope, requested_model: str, family: str) -> Verdict:
     """The verdict on an error answer."""
+    if HELD_HEADER in envelope.headers or HELD_MARK in envelope.text or HELD_MARK in envelope.codes:
+        wait_s, _ = retry_after(envelope.headers, envelope.doc, "", windows=False)
+        if (held := held_verdict(envelope.headers, "\n".join((envelope.text, *envelope.codes)), wait_s)) is not None:
+            return held
     if envelope.status in _PROXY_STATUSES or (
         not _CHALLENGES.isdisjoint(envelope.headers)
         and not _WANTS_BROWSER.isdisjoint(envelope.headers.get(name, "") for name in _CHALLENGES)

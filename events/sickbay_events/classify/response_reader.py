@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
-from .envelope import read_json
+from .envelope import HEAD_BYTES, TAIL_BYTES, read_json
 
 Json: TypeAlias = Any
 
@@ -16,6 +16,7 @@ _SUCCESS_CODES: Final = frozenset((0, 200, "0", "200", "success", "Success", "ok
 _FAILED: Final = frozenset(("failure", "failed", "error", "fail"))
 _TERMINAL: Final = frozenset(("message_stop", "response.completed", "response.incomplete", "message-end", "stream-end",
                               "response.done", "done"))  # fmt: skip
+_PARTS_MAX: Final = 4096
 _TOOL_WORDS: Final = ("tool", "function_call", "_call", "code_interpreter", "computer")
 
 
@@ -57,6 +58,18 @@ class ResponseReader:
     def cut_arguments(self) -> bool:
         """Whether the arguments of a tool call are no whole JSON."""
         return any(text.strip() and read_json(text) is None for text in self._arguments.values())
+
+    @property
+    def has_content(self) -> bool:
+        """Whether it holds anything for a reader: text, reasoning, a refusal, a tool call, a picture."""
+        return self.tools or self.opaque or bool(self.refusal) or any(self._texts) or any(self._reasoning)
+
+    def trim(self) -> None:
+        """Keep of a long text and of long reasoning only as much as is judged."""
+        for parts in (self._texts, self._reasoning):
+            if len(parts) > _PARTS_MAX:
+                whole = "".join(parts)
+                parts[:] = [whole[:HEAD_BYTES], whole[HEAD_BYTES:][-TAIL_BYTES:]]
 
     def absorb(self, document: Json) -> Json:
         """Take in one JSON value, whole body or stream event. Gives the error in it, or None."""

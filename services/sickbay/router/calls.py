@@ -79,6 +79,7 @@ class Calls:
                 async with step.attempt:
                     step.began()
                     step.value = await within_limit(attempt_fn(step.target, step.attempt), step)
+                    judge_value(step)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
                 step.error = error
 
@@ -193,6 +194,13 @@ async def within_limit(work: Awaitable[T], step: Try) -> T:
         cut_off(step.attempt, error)
         raise error
     return task.result()
+
+
+def judge_value(step: Try) -> None:
+    """A function that returned what an SDK gave it, and said nothing, has it judged."""
+    attempt = step.attempt
+    if attempt.verdict is None and not attempt.is_fed and not attempt.has_content:
+        attempt.returned(step.value)
 
 
 class Abandoned(RuntimeError):

@@ -24,9 +24,9 @@ class CallOptions(TypedDict, total=False):
     """The options of a call, beside its targets, its function and a fallback."""
 
     budget_s: float
-    """Seconds for the whole chain, waiting included; default 20."""
+    """Seconds for the whole chain, waiting included; default 120."""
     attempt_s: float
-    """Seconds for one attempt at most; default 10. An attempt never gets more than an equal share of the time left."""
+    """Seconds for one attempt at most; default 60. An attempt never gets more than an equal share of the time left."""
     wait_s: float
     """Seconds to wait for the soonest release if nothing is allowed; default 0."""
     forced: Literal["never", "one"]
@@ -44,8 +44,8 @@ class CallOptions(TypedDict, total=False):
 class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`CallOptions`, checked. Raises a `ValueError` that names the field and the accepted form."""
 
-    budget_s: float = 20.0
-    attempt_s: float = 10.0
+    budget_s: float = 120.0
+    attempt_s: float = 60.0
     wait_s: float = 0.0
     forced: str = "never"
     route: str | None = None

@@ -1,10 +1,4 @@
-"""A router's connection to the fleet: decide, attempt, record. Works before NATS is there and while it is gone.
-
-async with sickbay.connect("nats://...", replica="router-1") as sb:
-    decision = sb.decide(target)
-    async with sb.attempt(target, limit_s=60) as attempt:
-        ...
-"""
+"""A router's connection to the fleet: decide, attempt, record. Works before NATS is there and while it is gone."""
 
 from __future__ import annotations
 
@@ -12,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, Unpack, overload
 
@@ -24,7 +19,8 @@ from ..config import Settings
 from ..loggers import logger
 from ..view.entries import View
 from ..view.mirror import Mirror
-from .attempt import Attempt, AttemptOptions
+from .attempt import Attempt
+from .attempt_host import AttemptOptions
 from .calls import Calls, ChainCall
 from .chain import NO_FALLBACK, CallOptions, CallResult, Usable
 from .chain_check import ChainCheck
@@ -35,6 +31,7 @@ from .logs import CallLog, HoldLog, silence
 from .outbox import Reportable
 from .overlay import Overlay
 from .reporter import CAPACITY, CLOSE_LIMIT_S, Counts, Left, Reporter
+from .sdk_shapes import holds_output
 from .streams import StreamingAnswer
 from .trials import ASK_S, Trial, Trials
 
@@ -189,7 +186,7 @@ class Sickbay:
                      classified; both an exception and a verdict that is no answer lead to the next candidate. It is
                      cancelled at `attempt.limit_s`.
         fallback     makes the work optional: taken as the value if there is no answer, and nothing is raised
-        options      `budget_s` 20, `attempt_s` 10, `wait_s` 0, `forced` "never", `route`, `at_hand`, `prompt_ascii`,
+        options      `budget_s` 120, `attempt_s` 60, `wait_s` 0, `forced` "never", `route`, `at_hand`, `prompt_ascii`,
                      `client_capped`, `request_hash`; see `CallOptions`
 
         Raises `Exhausted` if there is no answer and no fallback, and `ValueError` for an option that is not accepted;
@@ -203,14 +200,15 @@ class Sickbay:
         stream_fn: Callable[[Target, Attempt], AsyncIterable[T]],
         *,
         fallback: Any = NO_FALLBACK,
-        is_content: Callable[[T], object] = bool,
+        is_content: Callable[[T], object] = holds_output,
         **options: Unpack[CallOptions],
     ) -> StreamingAnswer[T]:
         """The chunks of the first candidate that begins to answer: `async with sb.stream(...) as answer`.
 
         stream_fn    an async generator of the target and its `Attempt`
         fallback     makes the work optional: the only chunk if no candidate begins (None: no chunk at all)
-        is_content   which chunks are content; those before the first are kept back until it comes. The limits of
+        is_content   which chunks are content (a text that is not empty, an SDK's chunk with more than a role); those
+                     before the first are kept back until it comes. The limits of
                      `call` hold up to then. A stream that ends without content is an empty answer, unless it was
                      said to be one (`attempt.ok(checkable=False)` for a turn with tool calls).
 
@@ -269,8 +267,14 @@ class Sickbay:
 
     async def acquire(self, target: Target, decision: Decision, limit_s: float | None) -> Trial | None:
         """The leases of a trial. Raises `Held`."""
+        loop = self.trials.loop
         try:
-            found = await self.trials.acquire(target, decision, limit_s)
+            work = self.trials.acquire(target, decision, limit_s)
+            if loop is not None and loop.is_running() and loop is not asyncio.get_running_loop():
+                # The connection lives in another thread (`sickbay.sync`), and so do its leases.
+                found = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+            else:
+                found = await work
         except Exception:  # noqa: BLE001 - an error in the trials costs a lease, not a call
             found = self._without(decision)
         return self._entered(target, decision, found)
@@ -316,6 +320,19 @@ class Sickbay:
             self.trials.finish(trial, outcome.kind, n)
         if outcome.rank > 0 and outcome.kind == "ok":
             self._call_log.failed_over(target, outcome.rank, outcome.route)
+
+    def drop(self, trial: Trial) -> None:
+        """Give back the leases of an attempt that called nobody."""
+        self.trials.finish(trial, "cancelled", 0)
+
+    def later(self, function: Callable[[], None]) -> None:
+        """Call it in the connection's loop: a finalizer may run in the midst of anything."""
+        loop = self.trials.loop
+        if loop is None or loop.is_closed():
+            function()
+            return
+        with suppress(RuntimeError):  # it was closed at this moment
+            loop.call_soon_threadsafe(function)
 
     def tell_hooks(self, event: str, *arguments: object) -> None:
         """Call the method `event` of every hook."""

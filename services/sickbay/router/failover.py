@@ -15,9 +15,11 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from sickbay_events import Decision, Skipped, Target, Verdict
+from sickbay_events.classify.held_answer import is_held_verdict
 from sickbay_events.redact import redact
 
-from .attempt import Attempt, AttemptHost, AttemptOptions
+from .attempt import Attempt
+from .attempt_host import AttemptHost, AttemptOptions
 from .budget import Budget, entered
 from .chain import CallResult, ChainLimits
 from .errors import Exhausted, Held, Reason, Tried
@@ -270,10 +272,17 @@ class Failover:
         elif isinstance(error, Held) and not step.has_begun:
             self._uncount_denial(step)
             self._denied[step.rank] = error.decision
-            again_s = self._monotonic() + max(error.retry_in_s, WAIT_S_MIN)
-            self._passed[step.rank] = _Passed(error.decision, again_s)
+            self._pass_over(step, error.decision)
+        elif step.attempt.verdict is not None and is_held_verdict(step.attempt.verdict):
+            # Another Sickbay on the way refused it: nobody was called.
+            verdict = step.attempt.verdict
+            wait_s = verdict.retry_after_s or 0.0
+            self._pass_over(step, Decision(allowed=False, reason=verdict.code or "held", retry_in_s=wait_s))
         else:
             self._attempted(step, step.attempt, error)
+
+    def _pass_over(self, step: Try, decision: Decision) -> None:
+        self._passed[step.rank] = _Passed(decision, self._monotonic() + max(decision.retry_in_s, WAIT_S_MIN))
 
     def _attempted(self, step: Try, attempt: Attempt, error: Exception | None) -> None:
         """The attempt was made and left: with a value, unless `error` says what it raised."""
@@ -297,7 +306,7 @@ class Failover:
                 forced=step.forced,
             )
         )
-        if not self.is_answered and attempt.has_content:
+        if not self.is_answered and attempt.is_passed_on:
             # Content may have been passed on: no other candidate can take over.
             self.reason = "truncated"
 

@@ -98,12 +98,13 @@ class Reporter:
             named = False
         if not named:
             raise NameRefused("replica", replica, "a name of 1 to 256 bytes, unique in the fleet")
-        self.boot: Final = os.urandom(8).hex()
+        self.boot = os.urandom(8).hex()
         """16 hex digits that tell this process's events from all others; an event's id is `<boot>-<n>`."""
         self.replica = replica
         self._on_ack = on_ack
         # Re-entrant: a signal handler or a destructor may record while its own thread records.
         self._lock = threading.RLock()
+        self._link, self._capacity = link, capacity
         self._backlog = Backlog(capacity)
         self._n = 0
         self._rejected: Counter[str] = Counter()
@@ -116,16 +117,19 @@ class Reporter:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self._woken = False
-        self._flight = InFlight(
-            link,
+        self._flight = self._new_flight()
+        _alive.add(self)
+
+    def _new_flight(self) -> InFlight:
+        return InFlight(
+            self._link,
             self._take,
             boot=self.boot,
-            replica=replica,
+            replica=self.replica,
             acked=self._on_acked,
             given_up=self._on_given_up,
             say=self._say,
         )
-        _alive.add(self)
 
     def enqueue(self, target: Target, event: Reportable) -> int:
         """Queue one event. Never blocks and never raises. `id` and `queued_ms` are the reporter's to fill.
@@ -281,9 +285,13 @@ class Reporter:
             _log.log(level, "%s%s", text, more, extra={"reporter": key, "replica": self.replica, "quiet": count - 1})
 
     def _forked(self) -> None:
-        """In a child process: the connection, the loop and the boot are the parent's."""
-        self._closing = "forked"
+        """In a child process: the connection, the loop and the boot are the parent's, unless it had not begun yet."""
         self._lock = threading.RLock()  # another thread of the parent may hold the old one for ever
+        if self._loop is not None or self._closing:
+            self._closing = "forked"
+            return
+        self.boot, self._n, self._backlog = os.urandom(8).hex(), 0, Backlog(self._capacity)
+        self._flight = self._new_flight()
 
 
 _CLOSED: Final = {

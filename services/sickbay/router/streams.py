@@ -13,11 +13,13 @@ import msgspec
 
 from sickbay_events import Skipped, Target
 
+from . import joined
 from .attempt import Attempt
 from .calls import Abandoned, ChainCall, drive, end
 from .chain import CallResult
 from .errors import Tried
 from .failover import Try, WrongFunction, cut_off, no_content, out_of_time
+from .sdk_shapes import Speaker
 
 T = TypeVar("T")
 
@@ -44,7 +46,7 @@ class Streamed(Generic[T]):
         self._call, self._is_content = call, is_content
         self._kept: deque[T] = deque()
         """Chunks that came and were not passed on."""
-        self._is_begun = False
+        self._is_begun = self._is_read = False
 
     def _keep(self, chunk: T) -> bool:
         """Keep a chunk back; whether the stream has begun to answer with it."""
@@ -122,8 +124,10 @@ class StreamingAnswer(Streamed[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close, as `aclose()` does."""
-        await self.aclose()
+        """Close, as `aclose()` does. Left before its first chunk was taken, it goes on: somebody else reads it, such as
+        a web framework that streams it to its client."""
+        if error is not None or self._is_read:
+            await self.aclose()
 
     def __aiter__(self) -> AsyncIterator[T]:
         """The chunks."""
@@ -132,6 +136,7 @@ class StreamingAnswer(Streamed[T]):
     async def __anext__(self) -> T:
         """The next chunk."""
         await self._begin()
+        self._is_read = True
         if self._kept:
             return self._kept.popleft()
         run = self._run
@@ -180,6 +185,7 @@ class StreamingAnswer(Streamed[T]):
         run = _Run(step.attempt)
         try:
             run.begin(self._stream_fn, step.target)
+            joined.unbind(step.attempt)  # the reader's own calls are not part of it
             piece = await self._first(run, step)
         except BaseException as error:
             await run.stop()
@@ -248,11 +254,14 @@ async def _read(
     attempt: Attempt,
     queue: asyncio.Queue[Piece],
 ) -> None:
+    speaker = Speaker(attempt)
     try:
         iterator = _iterator(stream_fn(target, attempt))
         try:
             async for chunk in iterator:
+                speaker.add(chunk)
                 await queue.put(Piece("chunk", chunk))
+            speaker.end()
         finally:
             if (close := getattr(iterator, "aclose", None)) is not None:
                 await close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from types import TracebackType
@@ -17,9 +18,11 @@ from typing import Any, Self, TypeVar, Unpack
 from sickbay_events import Target
 
 from .attempt import Attempt
-from .calls import Calls, ChainCall
+from .calls import Calls, ChainCall, judge_value
 from .chain import NO_FALLBACK, CallOptions, CallResult
 from .failover import Try, Wait, WrongFunction, cut_off, no_content
+from .joined import bound, unbind
+from .sdk_shapes import Speaker
 from .streams import Streamed
 
 T = TypeVar("T")
@@ -40,6 +43,7 @@ def call(
                 step.began()
                 try:
                     step.value = _plain(attempt_fn(step.target, step.attempt))
+                    judge_value(step)
                 except Exception as error:
                     cut_off(step.attempt, error)
                     raise
@@ -82,6 +86,8 @@ class SyncStreamingAnswer(Streamed[T]):
         self._stream_fn = stream_fn
         self._chunks: Iterator[T] | None = None
         self._attempt: Attempt | None = None
+        self._speaker: Speaker | None = None
+        self._dropped: weakref.finalize[Any, Any] | None = None
 
     def __enter__(self) -> Self:
         """Go along the chain to the first content. Raises `Exhausted`, unless there is a fallback."""
@@ -91,8 +97,9 @@ class SyncStreamingAnswer(Streamed[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close, as `close()` does."""
-        self.close()
+        """Close, as `close()` does. Left before its first chunk was taken, it goes on: somebody else reads it."""
+        if error is not None or self._is_read:
+            self.close()
 
     def __iter__(self) -> Iterator[T]:
         """The chunks."""
@@ -101,21 +108,26 @@ class SyncStreamingAnswer(Streamed[T]):
     def __next__(self) -> T:
         """The next chunk."""
         self._begin()
+        self._is_read = True
         if self._kept:
             return self._kept.popleft()
         if self._chunks is None:
             raise StopIteration
+        assert self._attempt is not None and self._speaker is not None
         try:
-            return next(self._chunks)
+            with bound(self._attempt):
+                chunk = next(self._chunks)
         except StopIteration:
+            self._speaker.end()
             self._leave(None)
             raise
         except BaseException as error:  # noqa: BLE001 - `truncated` raises it, or optional work ends there
-            if self._attempt is not None:
-                cut_off(self._attempt, error)
+            cut_off(self._attempt, error)
             self._leave(error)
             self.answer = self._call.truncated(error)
             raise StopIteration from None
+        self._speaker.add(chunk)
+        return chunk
 
     def close(self) -> None:
         """Stop the stream, if it still runs: its caller's own choice, recorded as `cancelled`."""
@@ -136,14 +148,19 @@ class SyncStreamingAnswer(Streamed[T]):
             return
         step.began()
         self._kept.clear()
-        self._attempt = step.attempt
+        self._attempt, self._speaker = step.attempt, Speaker(step.attempt)
         try:
             self._chunks = iter(self._stream_fn(step.target, step.attempt))
             for chunk in self._chunks:
+                self._speaker.add(chunk)
                 if self._keep(chunk):
                     step.attempt.first_content()
                     step.is_streaming = True
+                    unbind(step.attempt)  # the reader's own calls are not part of it
+                    self._dropped = weakref.finalize(self, step.attempt.forget)
+                    self._dropped.atexit = False
                     return
+            self._speaker.end()
             no_content(step.attempt)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may do better
             step.error = error
@@ -156,6 +173,8 @@ class SyncStreamingAnswer(Streamed[T]):
         """The attempt is over."""
         chunks, self._chunks = self._chunks, None
         attempt, self._attempt = self._attempt, None
+        if self._dropped is not None:
+            self._dropped.detach()
         try:
             if (close := getattr(chunks, "close", None)) is not None:
                 close()

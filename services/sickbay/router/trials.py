@@ -68,9 +68,22 @@ class Trial:
     leases         of the cluster's holds, as the outcome names them
     own            of this replica's own overlay's holds
     is_self_given  granted by this replica itself, because the services were silent
+    fed_s          when the last bytes of the answer passed; None if nobody shows them
     """
 
-    __slots__ = ("began_s", "held", "is_over", "is_self_given", "leases", "limit_ms", "own", "target", "timer", "token")
+    __slots__ = (
+        "began_s",
+        "fed_s",
+        "held",
+        "is_over",
+        "is_self_given",
+        "leases",
+        "limit_ms",
+        "own",
+        "target",
+        "timer",
+        "token",
+    )
 
     def __init__(self, target: Target, held: list[LeaseNeeded], limit_ms: int, began_s: float) -> None:
         self.target, self.held, self.limit_ms, self.began_s = target, held, limit_ms, began_s
@@ -79,6 +92,7 @@ class Trial:
         self.token = os.urandom(8).hex()
         self.is_self_given = self.is_over = False
         self.timer: asyncio.TimerHandle | None = None
+        self.fed_s: float | None = None
 
     @property
     def proved(self) -> list[LeaseNeeded]:
@@ -244,7 +258,11 @@ class Trials:
 
     async def _renew(self, trial: Trial) -> None:
         held = [lease for lease in trial.held if not lease.is_local]
-        if trial.is_over or not held or self._monotonic() - trial.began_s > RUN_S_MAX:
+        now_s = self._monotonic()
+        if trial.is_over or not held or now_s - trial.began_s > RUN_S_MAX:
+            return
+        if trial.fed_s is not None and now_s - trial.fed_s > trial.limit_ms / 1000:
+            self._end(trial, held, give_back=True)  # a client forgot its stream
             return
         answer = await self._ask(trial, "renew", held, GIVE_BACK_S)
         now_s = self._monotonic()

@@ -6,15 +6,15 @@ Without this a router that asks a thousand times in a second, and goes away, kee
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from ..loggers import logger
 from ..throttled import Throttled
 
-_log = logging.getLogger("sickbay.rpc")
+_log = logger("sickbay.rpc")
 T = TypeVar("T")
 
 ASKER_MAX: Final = 64

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sickbay.router.attempt import Attempt, AttemptOptions
+from sickbay.router.attempt import Attempt
+from sickbay.router.attempt_host import AttemptOptions
 from sickbay.router.client import MINUTE_S, Sickbay
 from sickbay.router.errors import Held
 from sickbay.router.gate import Gate
