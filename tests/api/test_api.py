@@ -430,7 +430,7 @@ def test_tokens_are_read_again_when_their_file_changes(tmp_path: Path, caplog: p
         ('[[token]]\nname = "a"\nroles = ["read"]\nvalue_ref = "env:NO_SUCH"\n', "NO_SUCH"),
         ('[[token]]\nname = "a"\nroles = ["read"]\nvalue_ref = "env:SHORT"\n', "20 characters"),
         ('[[token]]\nname = "a"\nroles = ["read"]\nvalue_ref = "env:LONG"\nsha256 = "%64s"\n', "either"),
-        ('[[token]]\nname = "a"\nroles = ["read"]\nvalue_ref = "env:LONG"\n' * 2, "token[1].name 'a' of"),
+        ('[[token]]\nname = "a"\nroles = ["read"]\nvalue_ref = "env:LONG"\n' * 2, "token[1] 'a' of"),
     ],
 )
 def test_a_file_of_tokens_that_cannot_be_used_is_refused(tmp_path: Path, text: str, says: str) -> None:
