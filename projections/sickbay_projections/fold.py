@@ -13,7 +13,7 @@ credential scope unless the policy's `single_credential` names its host (Rule 1)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sickbay_events.codec import read_subject
 from sickbay_events.derived import DerivedEvent
@@ -35,6 +35,7 @@ from .rules.evidence import as_outcome, is_repeat
 from .rules.health import Health
 from .rules.outcomes import fold_all, good_health, take_back
 from .state import snapshot
+from .state.bounds import Dropped
 from .state.dedup import is_first
 from .state.limits import HOUR_MS, STEP_BACK_MS
 from .state.model import Node, Recorded, Replica, hash_of
@@ -44,15 +45,6 @@ ROUTES_MAX: Final = 131_072
 """Subjects whose replica and target are kept at hand."""
 SKIPPED_MAX: Final = 32
 """Distinct reasons under which passed messages are counted."""
-
-
-class Dropped(NamedTuple):
-    """Events of one replica about targets for which the state had no room."""
-
-    replica: str
-    events: int
-    since_ms: int
-    """Log time of the first of them."""
 
 
 class Fleet:

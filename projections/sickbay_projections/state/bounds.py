@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from typing import NamedTuple
 
 from . import points
 from .limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX, UNHEARD_MS
@@ -22,6 +23,15 @@ _TIMES = (
     "changed_ms",
 )
 """Times of a scope that lie in the past."""
+
+
+class Dropped(NamedTuple):
+    """Events of one replica about targets for which the state had no room."""
+
+    replica: str
+    events: int
+    since_ms: int
+    """Log time of the first of them."""
 
 
 class IdleQueue:

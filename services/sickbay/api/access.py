@@ -104,7 +104,7 @@ def check_origin(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
         raise Problem(403, "foreign-origin", "an act by cookie has to come from a page of this origin")
 
 
-def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+def guard_path(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Litestar's guard of every path: sets `user`, and refuses a caller without any of the path's roles."""
     if handler.opt.get("open"):
         return

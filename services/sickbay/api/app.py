@@ -21,7 +21,7 @@ from ..bus.connect import NatsOptions
 from ..config import Settings
 from ..loggers import logger
 from ..metrics import api_exposition
-from .access import Access, guard
+from .access import Access, guard_path
 from .answers import HANDLERS
 from .armor import Armor
 from .desk import Operations
@@ -50,7 +50,7 @@ class Api:
         overview = Overview(desk.ask, desk.link, desk.mirror.now_ms, settings.history_path)
         app = Litestar(
             route_handlers=[*HANDLERS, *page_handlers()],
-            guards=[guard],
+            guards=[guard_path],
             exception_handlers={Exception: handle},
             openapi_config=None,
             request_max_body_size=BODY_BYTES_MAX,

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar, Unpack, overload
+from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 from sickbay_events import CallAnswered, CallOutcome, CallsRefused, Decision, Skipped, Target, rfc3339
 from sickbay_events.outcome import Lease
@@ -30,7 +30,7 @@ from .hooks import Hook, notify
 from .logs import CallLog, HoldLog, silence
 from .outbox import Reportable
 from .overlay import Overlay
-from .reporter import CAPACITY, CLOSE_LIMIT_S, Counts, Left, Reporter
+from .reporter import CAPACITY, CLOSE_LIMIT_S, Left, Outbox, Reporter
 from .sdk_shapes import holds_output
 from .streams import StreamingAnswer
 from .trials import ASK_S, Trial, Trials
@@ -42,32 +42,6 @@ MINUTE_S: Final = 60
 
 T = TypeVar("T")
 F = TypeVar("F")
-
-
-class Outbox(Protocol):
-    """Where outcomes go: a `Reporter`, or what `sickbay.testing` puts in its place."""
-
-    def enqueue(self, target: Target, event: Reportable) -> int:
-        """Queue one event; its number, or 0 if it was rejected."""
-        ...
-
-    def start(self) -> None:
-        """Begin to send."""
-        ...
-
-    async def close(self, limit_s: float = CLOSE_LIMIT_S) -> Left:
-        """Hand over what is there; what is left."""
-        ...
-
-    @property
-    def counts(self) -> Counts:
-        """What became of all that was recorded."""
-        ...
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether this is a child process, and the connection its parent's: nothing of it may be touched."""
-        ...
 
 
 class Sickbay:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 from weakref import WeakSet
 
 import msgspec
@@ -80,6 +80,32 @@ class Left(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return bool(self.by_kind)
+
+
+class Outbox(Protocol):
+    """Where outcomes go: a `Reporter`, or what `sickbay.testing` puts in its place."""
+
+    def enqueue(self, target: Target, event: Reportable) -> int:
+        """Queue one event; its number, or 0 if it was rejected."""
+        ...
+
+    def start(self) -> None:
+        """Begin to send."""
+        ...
+
+    async def close(self, limit_s: float = CLOSE_LIMIT_S) -> Left:
+        """Hand over what is there; what is left."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """What became of all that was recorded."""
+        ...
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child process, and the connection its parent's: nothing of it may be touched."""
+        ...
 
 
 class Reporter:
