@@ -9,7 +9,7 @@ import pytest
 from cli_runs import Done, Serve, serve_fixture, sickbay  # noqa: F401 - a fixture is used by its name
 from sickbay.cli.base import console
 from sickbay.cli.look import held_table
-from sickbay.service.known import is_known, near_names
+from sickbay.service.known import is_anything_heard, is_known, near_names
 from sickbay_events import Scope, Target
 from sickbay_projections.testing import Log, given
 from waiting import until_sync
@@ -165,6 +165,7 @@ def test_an_operators_act_alone_makes_no_name_known() -> None:
     assert not is_known(fleet, log.target.scope, log.ms(2))
     fleet.apply(log.outcome("cancelled", at_s=3))
     assert is_known(fleet, log.target.scope, log.ms(4)) and is_known(fleet, Scope("openrouter.ai"), log.ms(4))
+    assert is_anything_heard(fleet) and not is_anything_heard(given(log.override("clear", at_s=5)).fleet)
     assert list(near_names(fleet, Scope("openrouter.ia"))) == [("openrouter.ai", None)]
     assert list(near_names(fleet, Scope("api.x.ai", "", "z-ai/glm-5.3"))) == [("openrouter.ai", "z-ai/glm-5.3")]
     assert list(near_names(fleet, Scope("nowhere", "", "none"))) == []

@@ -231,10 +231,11 @@ def _named(scope: Scope) -> str:
 async def state_before(client: Client, scope: Scope, *, new: bool) -> dict[str, Any] | None:
     """What the services know of a scope before an act; None if none answers.
 
-    Raises `SaysNo` for a name of which nothing is known, with those that are near, unless it is to be a `new` one.
+    Raises `SaysNo` for a name of which nothing is known, with those that are near, unless it is to be a `new` one or
+    no router has reported anything yet.
     """
     found = await ask(client, "sickbay.v1.explain", {"provider": scope.provider, "model": scope.model, "near": True})
-    if found is not None and not found["known"] and not new:
+    if found is not None and found["heard"] and not found["known"] and not new:
         near = " or ".join(f"`{provider} {model or ''}`".replace(" `", "`") for provider, model in found["near"])
         meant = f"; did you mean {near}?" if near else ""
         raise SaysNo(

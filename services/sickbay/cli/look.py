@@ -171,7 +171,7 @@ def shown_status(found: dict[str, Any]) -> RenderableType:
         head.append(shadow)
     warnings = [line(warning_line(fact)) for fact in found["warnings"][:WARNINGS_MAX]]
     if not cells:
-        return Group(*map(line, head), line("nothing is held" if found["scopes"] == [] else "no holds"), *warnings)
+        return Group(*map(line, head), line("nothing is held"), *warnings)
     return Group(*map(line, head), held_table(cells, console().width), *warnings)
 
 

@@ -24,6 +24,11 @@ def is_known(fleet: Fleet, scope: Scope, at_ms: int) -> bool:
     return any(_has_facts(document) for key in keys if (document := fleet.document(key, at_ms)) is not None)
 
 
+def is_anything_heard(fleet: Fleet) -> bool:
+    """Whether any router has reported anything yet: before that no name can be known."""
+    return any(node.state.outcomes for node in fleet.store.nodes.values())
+
+
 def near_names(fleet: Fleet, scope: Scope) -> Sequence[tuple[str, str | None]]:
     """Known (provider, model) near a name that is not known, the nearest first; model None for a whole provider."""
     scopes = [Scope.of_key(key) for key in _keys(fleet)]

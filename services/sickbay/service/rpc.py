@@ -44,7 +44,7 @@ from ..invalid import InvalidValue
 from ..log.transitions import warnings_of
 from ..loggers import logger
 from ..projector.health import ProjectorHealth
-from .known import held_below, held_keys, is_known, near_names, told_document
+from .known import held_below, held_keys, is_anything_heard, is_known, near_names, told_document
 from .leases import Leases, NotCurrent
 from .turns import Turns, asker_of
 
@@ -103,7 +103,7 @@ class ExplainAsk(RpcRequest, kw_only=True):
     provider: Name
     model: Name | None = None
     near: bool = False
-    """Also whether the name is `known`, and if not, which known names are `near` it."""
+    """Also whether the name is `known`, whether anything was `heard` yet, and which known names are `near` it."""
 
 
 class OperateAsk(RpcRequest, kw_only=True):
@@ -193,6 +193,7 @@ def answer_explain(folds: Folds, ask: ExplainAsk) -> dict[str, Any]:
     answer = documents_around(fleet, scope, now_ms)
     if ask.near:
         answer["known"] = is_known(fleet, scope, now_ms)
+        answer["heard"] = is_anything_heard(fleet)
         answer["near"] = [] if answer["known"] else near_names(fleet, scope)
     return answer
 
