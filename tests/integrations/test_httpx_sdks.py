@@ -130,7 +130,7 @@ async def test_a_held_target_is_refused_with_one_try_and_the_true_wait(
     assert error.response.headers["x-sickbay"] == "held" and "sickbay_held (quarantined)" in str(error)
     assert error.response.extensions["sickbay"].decision.reason == "quarantined"
     assert told(router) == [] and provider.hits[model] == 0
-    assert sum(count for _, _, count in router.gate.take_denials()) == 1, "it did not try again"
+    assert sum(count for _, _, count, _ in router.gate.take_denials()) == 1, "it did not try again"
     with (
         sdk_client(sdk, router, provider.url, is_async=False, max_retries=5) as client,
         pytest.raises((openai.InternalServerError, anthropic.APIStatusError)),
