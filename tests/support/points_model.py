@@ -66,6 +66,8 @@ class Naive:
         self.overlay, self.jitter_percent = overlay, jitter_percent
         self.heard: dict[str, int] = {}
         self.good: dict[str, int] = {}
+        self.ever_good: dict[str, int] = {}
+        """For the credential: a clear of the model takes nothing from it."""
         self.clean: dict[str, int] = {}
         self.scores = {(place, name): Score() for place in PLACES for name in SCORED}
         self.holds: dict[tuple[str, str], dict[str, Any]] = {}
@@ -84,7 +86,7 @@ class Naive:
         self.kind, self.queued_ms = kind, event.queued_ms or 0
         self.took_ms = int((event.took_ms if isinstance(event, CallOutcome) else 0) or 0)
         if kind == "ok" and self.queued_ms <= TEN_MIN_MS:
-            self.good[replica] = now_ms
+            self.good[replica] = self.ever_good[replica] = now_ms
             if isinstance(event, CallOutcome) and event.checkable:
                 self.clean[replica] = now_ms
         for place in PLACES:
@@ -263,7 +265,7 @@ class Naive:
         answers = sum(by[replica][1] for replica in by if replica != most)
         if failures and failures >= answers:
             return ""
-        told = self.clean if name in ("bad", "damage") else self.good
+        told = self.clean if name in ("bad", "damage") else self.good if place == "model" else self.ever_good
         since_ms = self.cleared[1] if place == "model" and name not in ("bad", "damage") else 0
         is_good = any(
             replica != most and since_ms < at <= self.now_ms < at + TEN_MIN_MS for replica, at in told.items()

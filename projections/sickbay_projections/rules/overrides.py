@@ -8,7 +8,7 @@ from sickbay_events.times import parse_rfc3339
 
 from ..state.limits import CLEAR_SHOWN_MS, OVERRIDE_MS_MAX
 from ..state.model import Node, Operator
-from . import catalog, holds
+from . import catalog, holds, witnesses
 from .context import FoldContext
 
 RULE = "operator"
@@ -82,18 +82,32 @@ def _empty(case: FoldContext, node: Node, cleared_seq: int, cleared_ms: int, eve
     state.holds = state.past = state.operator = state.ramp = None
     catalog.clear(state)
     state.released_by = "clear"
-    # A wide clear is noted late: what an ordinary success left behind since then stays.
-    later = {name: at_ms for name, at_ms in (state.requests or {}).items() if at_ms > cleared_ms}
+    # A wide clear is noted late: what an ordinary success left behind since then stays. Within its millisecond nobody
+    # can say any more what came first, and an answer counts; of the scope's own clear all came before.
+    if event is not None and node.credential is not None:
+        _keep_above(case, node)
+    before_ms = cleared_ms if event is None else cleared_ms + 1
+    later = {name: at_ms for name, at_ms in (state.requests or {}).items() if at_ms >= before_ms}
     state.requests = later or None
-    if state.good_ms <= cleared_ms:
+    if state.good_ms < before_ms:
         state.good_ms, state.good_by = 0, ""
-    if state.other_good_ms <= cleared_ms:
+    if state.other_good_ms < before_ms:
         state.other_good_ms, state.other_good_by = 0, ""
-    if state.clean_ms <= cleared_ms:
+    if state.clean_ms < before_ms:
         state.clean_ms, state.clean_by = 0, ""
-    if state.other_clean_ms <= cleared_ms:
+    if state.other_clean_ms < before_ms:
         state.other_clean_ms = 0
     state.cleared_seq, state.cleared_ms = cleared_seq, cleared_ms
+
+
+def _keep_above(case: FoldContext, node: Node) -> None:
+    """A clear empties a model and nothing above it: that its credential answered stays known there."""
+    state, above = node.state, node.credential
+    assert above is not None
+    for at_ms, by in ((state.other_good_ms, state.other_good_by), (state.good_ms, state.good_by)):
+        if at_ms > above.state.good_ms:
+            witnesses.note_good(above.state, by, at_ms)
+            case.store.touch(above)
 
 
 def _released(case: FoldContext, node: Node, hold: tuple[str, int, int], by: str, event: Override | None) -> Released:

@@ -38,10 +38,12 @@ def has_other_good(case: FoldContext, node: Node, replica: str) -> bool:
 
 
 def _states(node: Node) -> Iterator[ScopeState]:
-    """A model's own state, or those of a credential's models: good answers are kept there."""
-    return (child.state for child in node.children.values()) if node.children else iter((node.state,))
+    """A model's own state; or those of a credential's models, where good answers are kept, and its own, which has those
+    of models that were cleared."""
+    yield node.state
+    yield from (child.state for child in node.children.values())
 
 
 def _is_lately(case: FoldContext, node: Node, good_ms: int, within_ms: int) -> bool:
     # What lies before a clear of this scope is void, also where the model has not taken note of that yet.
-    return node.state.cleared_ms < good_ms <= case.now_ms < good_ms + within_ms
+    return node.state.cleared_ms <= good_ms <= case.now_ms < good_ms + within_ms

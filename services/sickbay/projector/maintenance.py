@@ -38,6 +38,7 @@ SILENT_S: Final = 3.0
 ENSURE_EVERY_S: Final = 0.5
 LOOK_EVERY_S: Final = 10.0
 """A writer with nothing to publish checks this often that what it published still stands."""
+PURGE_LOOK_EVERY_S: Final = 20.0
 CATCH_UP_S: Final = 5.0
 HASH_EVERY_S: Final = 0.25
 UNWRITTEN_S: Final = 5.0
@@ -73,7 +74,8 @@ class Maintenance:
         """Mark and digest of the writer that caused the last rebuild: once for each is enough."""
         self._ensured_s = 0.0
         self._unwritten_lines = Throttled(UNWRITTEN_AGAIN_S)
-        self._hashed_s = self._looked_s = self._purge_looked_s = 0.0
+        self._hashed_s = self._looked_s = 0.0
+        self._purge_looked_s = time.monotonic()
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -262,7 +264,7 @@ class Maintenance:
                 return
             await state.dead.take_over(client, state.log.created_at)
             self._looked_s = time.monotonic()
-        if time.monotonic() - self._purge_looked_s >= LOOK_EVERY_S:
+        if time.monotonic() - self._purge_looked_s >= PURGE_LOOK_EVERY_S:
             self._purge_looked_s = time.monotonic()
             self._ensure_wanted = True  # a stream that nothing is written to just now is missed by nobody
             if await state.view.was_purged(client):

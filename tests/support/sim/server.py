@@ -325,7 +325,7 @@ class Server:
             if stream is None:
                 answer = _error(404, NO_STREAM, "stream not found")
             elif verb == "STREAM.INFO":
-                answer = self._info(stream)
+                answer = self._info(stream, body)
             elif verb == "STREAM.MSG":
                 answer = self._get(stream, body)
             elif verb == "STREAM.PURGE":
@@ -353,13 +353,16 @@ class Server:
             return {**self._info(self.streams[name]), "did_create": True}
         return self._info(self.streams[name])
 
-    def _info(self, stream: Stream) -> dict[str, Any]:
+    def _info(self, stream: Stream, body: dict[str, Any] | None = None) -> dict[str, Any]:
         info: dict[str, Any] = {
             "config": stream.config,
             "created": stream.created,
             "state": {"first_seq": stream.first_seq, "last_seq": stream.last_seq, "messages": len(stream.messages)},
             "ts": rfc3339_ns(self.now_ns()),
         }
+        if body and "subjects_filter" in body:
+            under = [subject for subject in stream.newest if _under(subject, body["subjects_filter"])]
+            info["state"]["subjects"] = dict.fromkeys(under, 1)
         control = self.streams.get(CONTROL)
         if stream.name == LOG and control is not None:
             info["sources"] = [{"name": CONTROL, "lag": control.last_seq - stream.sourced_seq}]
