@@ -17,7 +17,7 @@ from sickbay_projections.testing import Log, given
 
 HOST = "h.example"
 A, B, C = (Target(HOST, name) for name in "abc")
-EXTREME = [
+EXTREME: list[dict[str, Any]] = [
     {"evidence": {"window_s": 0.001, "record_s": 1, "probation_s": 0.5}, "bounds": {"idle_s": 3}},
     {"bounds": {"targets": 3, "new_targets_per_hour": 2}},
     {"witnesses": {"heard_s": 1, "good_answer_s": 0.5}, "ramp": {"replicas": 1}},

@@ -112,6 +112,8 @@ async def test_an_old_key_of_one_router_is_told(nats_server: NatsServer, serve: 
     serve("--nats", url).ready()
     async with product.connect(url, replica="old") as old, product.connect(url, replica="new") as new:
         assert await old.ready(patience(10)) and await new.ready(patience(10))
+        new.record(TARGET, CallOutcome(kind="ok", took_ms=100))
+        await until(lambda: new.reporter.counts.acked == 1, "the fleet has heard of two replicas before the first 401")
         for _ in range(4):
             new.record(TARGET, CallOutcome(kind="ok", took_ms=100))
             old.record(TARGET, CallOutcome(kind="auth", status=401, took_ms=80))

@@ -38,7 +38,7 @@ SILENT_S: Final = 3.0
 ENSURE_EVERY_S: Final = 0.5
 LOOK_EVERY_S: Final = 10.0
 """A writer with nothing to publish checks this often that what it published still stands."""
-PURGE_LOOK_EVERY_S: Final = 20.0
+PURGE_LOOK_EVERY_S: Final = 10.0
 CATCH_UP_S: Final = 5.0
 HASH_EVERY_S: Final = 0.25
 UNWRITTEN_S: Final = 5.0

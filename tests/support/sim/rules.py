@@ -187,9 +187,12 @@ class Name:
 
 
 class Walk:
-    """Goes through a log. `broken` is what does not hold, `derived` the ids of what follows from it."""
+    """Goes through a log. `broken` is what does not hold, `derived` the ids of what follows from it.
 
-    def __init__(self, log: Stream) -> None:
+    `stepped_back`: its clock went back before its first event, or in events that it has lost.
+    """
+
+    def __init__(self, log: Stream, *, stepped_back: bool = False) -> None:
         self.fleet = Fleet(Policy())
         self.log = log
         self.broken: list[str] = []
@@ -205,9 +208,11 @@ class Walk:
         """By model key: (time, replica, group, sequence) of each outcome that can count."""
         self._good: dict[str, dict[str, tuple[int, int]]] = {}
         """By model key and replica: time and sequence of its newest good answer."""
+        self._clean: dict[str, dict[str, tuple[int, int]]] = {}
+        """The same of its newest clean sample, the good answer of Rule 4.4."""
         self._requests: dict[tuple[str, str], int] = {}
         self._tallies: dict[tuple[str, str], Tally] = {}
-        self.stepped_back = False
+        self.stepped_back = stepped_back
 
     def go(self) -> None:
         """Every event of the log, in order."""
@@ -284,7 +289,7 @@ class Walk:
         self.stepped_back = True
         for found in self._bad.values():
             found[:] = [(min(at, now_ms), replica, group, seq) for at, replica, group, seq in found]
-        for good in self._good.values():
+        for good in [*self._good.values(), *self._clean.values()]:
             for replica in good:
                 good[replica] = min(good[replica][0], now_ms), good[replica][1]
         self._requests = {key: min(at, now_ms) for key, at in self._requests.items()}
@@ -303,6 +308,8 @@ class Walk:
         group = KINDS[event.kind].group
         if group == "success" and (event.queued_ms or 0) <= POLICY.witnesses.good_answer_s * 1000:
             self._good.setdefault(target.key, {})[recorded.replica] = now_ms, recorded.seq
+            if event.checkable:
+                self._clean.setdefault(target.key, {})[recorded.replica] = now_ms, recorded.seq
         repeats = False
         if event.request_hash is not None:
             before_ms = self._requests.get((target.key, event.request_hash))
@@ -544,8 +551,9 @@ class Walk:
         if len(replicas) > 1 or (self.stepped_back and cleared_seq) or self._is_named(held, event):
             return
         good_ms = POLICY.witnesses.good_answer_s * 1000
-        for key in [key for key in self._good if key == held.scope.key or key.startswith(held.scope.key + ".")]:
-            for replica, (at_ms, good_seq) in self._good[key].items():
+        good = self._clean if held.rule == "degraded" else self._good
+        for key in [key for key in good if key == held.scope.key or key.startswith(held.scope.key + ".")]:
+            for replica, (at_ms, good_seq) in good[key].items():
                 if replica not in replicas and good_seq > cleared_seq and now_ms < at_ms + good_ms:
                     # Rule 4.0, Whose word.
                     self._says(seq, f"{held} rests on {replicas} alone, while {replica} had a good answer of {key}")
