@@ -99,6 +99,7 @@ MUTATIONS: dict[str, Mutation] = {
         lambda _: lambda least, *_: least,
         ("lying_replica", "broken_uplink", "trouble"),
         ("with a record of",),
+        100,
     ),
     "answers take a point off": Mutation(
         points, "subtract", lambda _: lambda *_: False, ("lying_replica", "broken_uplink"), ("points of",)
