@@ -168,7 +168,7 @@ class TrialsPolicy(_Section, frozen=True, kw_only=True):
     equal: Annotated[Points, Meta(description="so many first trials are equally far apart, then it doubles")] = 3
     calls: Annotated[Count, Meta(description="one of so many calls is a trial, where that is rarer")] = 5
     pace_max_s: Annotated[Seconds, Meta(description="how far apart that may make them")] = 600.0
-    held_part: Annotated[Count, Meta(description="trials are this part of the time held apart, if that is more")] = 60
+    held_part: Annotated[Count, Meta(description="trials are this part of the time held apart, if that is more")] = 80
     held_part_own: Annotated[Count, Meta(description="the same for a replica's own hold")] = 20
     held_max_s: Annotated[Seconds, Meta(description="how far apart that, or a Retry-After, may make them")] = 120.0
     behind_s: Annotated[Seconds, Meta(description="the replica whose trial failed last waits so much longer")] = 5.0

@@ -310,12 +310,12 @@ def test_trials_are_one_of_five_calls_at_most_on_a_quiet_target(log: Log) -> Non
     assert trial_s(story, log) == 1000 + 600 * 11 + 500
 
 
-def test_after_a_long_outage_they_are_a_sixtieth_of_the_time_held_apart(log: Log) -> None:
+def test_after_a_long_outage_they_are_an_eightieth_of_the_time_held_apart(log: Log) -> None:
     story = opened(log)
     for n in range(8):
         story.when(fail(log, 10 * (n + 1)))
     story.when(fail(log, 1200))
-    assert trial_s(story, log) == 1220
+    assert trial_s(story, log) == 1215
     for at_s in (4000, 7300, 10_000):
         story.when(fail(log, at_s))
     assert trial_s(story, log) == 10_120

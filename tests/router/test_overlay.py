@@ -9,6 +9,7 @@ import pytest
 
 from sickbay.router.overlay import TARGETS_MAX, UNACKNOWLEDGED_MAX, Overlay
 from sickbay_events import CallOutcome, Decision, GateEntry, Override, Policy, Target
+from sickbay_events.view import HoldView
 from sickbay_projections import decide_entries
 from view_writer import release_entry
 
@@ -132,6 +133,22 @@ def test_a_release_or_clear_of_the_cluster_ends_it_only_if_it_is_later(seq: int,
     rig.hold(100)
     rig.put(release_entry(TARGET, seq=seq, cleared=cleared))
     assert rig.decide().allowed is ends
+
+
+def test_an_answer_to_the_clusters_trial_ends_the_local_throttle_too() -> None:
+    """A local throttle lasts up to half as long again as was asked, but no longer than until the fleet got an answer:
+    also where the cluster's had come to its end and was on probation. A release of another rule does not concern it."""
+    rig = Rig()
+    throttle = CallOutcome(kind="rate_limited", status=429, retry_after_s=60, retry_after_from="header")
+    rig.overlay.acknowledged(TARGET, throttle, rig.record(throttle), 100)
+    assert not rig.decide().allowed
+    rig.put(release_entry(TARGET, seq=101))
+    assert not rig.decide().allowed, "the cluster held nothing"
+    hold = HoldView(rule="throttle", began_seq=100, end_ms=rig.now_ms + 1_000, proof=True)
+    rig.put(GateEntry(provider=TARGET.provider, model=TARGET.model, holds=[hold], seq=102))
+    rig.now_ms += 2_000
+    rig.put(release_entry(TARGET, seq=103))
+    assert rig.decide().allowed
 
 
 def test_a_clear_of_the_host_ends_local_holds_below_it() -> None:

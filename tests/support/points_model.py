@@ -308,7 +308,7 @@ class Naive:
     # -- holds ---------------------------------------------------------------------------------------
 
     def distance_ms(self, name: str, n: int, first_ms: int, every_ms: int) -> int:
-        held_ms = min(120_000, (self.now_ms - first_ms) // (20 if self.overlay else 60))
+        held_ms = min(120_000, (self.now_ms - first_ms) // (20 if self.overlay else 80))
         return min(max(every_ms, held_ms), SCORED[name][4] << min(max(0, n - 3), 20))
 
     def begin(

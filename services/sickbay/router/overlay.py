@@ -34,7 +34,7 @@ PENDING_MAX: Final = 1_000
 UNACKNOWLEDGED_MAX: Final = 12_000
 """More than a reporter keeps. The oldest are forgotten; their holds then run to their own end."""
 _OWN_END: Final = ("throttle",)
-"""Rules whose local holds run to their own end even if the cluster's is released by an answer elsewhere."""
+"""Rules whose local holds run to their own end, unless the cluster held the same scope by that rule and released it."""
 
 
 class Mark(msgspec.Struct):
@@ -194,9 +194,8 @@ class Overlay:
                         self._review(mark)
 
     def _released(self, key: str, old: GateEntry, new: GateEntry) -> None:
-        """End the local throttle if the cluster's was released early. No other release concerns it."""
-        now_ms = self._now_ms()
-        gone = {hold.rule for hold in old.holds if hold.end_ms > now_ms} - {hold.rule for hold in new.holds}
+        """End the local throttle if the cluster's was released. No other release concerns it."""
+        gone = {hold.rule for hold in old.holds} - {hold.rule for hold in new.holds}
         for rule in gone.intersection(_OWN_END):
             mark = self._mark(key, rule)
             if mark is not None and mark.log_seq is not None and new.seq > mark.log_seq:

@@ -40,7 +40,7 @@ class Figure(NamedTuple):
 
 class Lesson(NamedTuple):
     """What the rules want of one kind of failure: so many in a row, an answer takes `1 / weight` of one off; the first
-    trial comes after `first_s`, later ones at most every `every_s`, or a 60th of the time held (Rule 4)."""
+    trial comes after `first_s`, later ones at most every `every_s`, or an 80th of the time held (Rule 4)."""
 
     needed: int
     weight: int
@@ -74,7 +74,7 @@ class Lesson(NamedTuple):
         at_s, count = self.first_s, 0
         while at_s < outage_s:
             count += 1
-            most_s = max(self.every_s, min(120.0, at_s / 60))
+            most_s = max(self.every_s, min(120.0, at_s / 80))
             at_s += max(took_s, min(most_s, self.first_s * 2 ** max(0, count - 2)))
         return count
 
@@ -121,18 +121,19 @@ def dead(
     yield Figure("free again after", free, free_s, "s", is_mean=True, miss=late if free > free_s else "")
 
 
-def partly_dead(tellings: Sequence[Telling], *, most: int) -> Iterator[Figure]:
+def partly_dead(tellings: Sequence[Telling], *, most: int, miss: str = "") -> Iterator[Figure]:
     """A share of the calls fails for a while."""
     calls = max(len(told[TOGETHER].word) if told[TOGETHER].is_hold_of_outage else math.inf for told in tellings)
     failed = max(told[TOGETHER].run for told in tellings)
-    yield Figure(f"calls until it is held, {failed} of them failed", calls, most)
+    late = miss if calls > most else ""
+    yield Figure(f"calls until it is held, {failed} of them failed", calls, most, miss=late)
 
 
-def answered(tellings: Sequence[Telling], *, least: float = 0.95) -> Iterator[Figure]:
+def answered(tellings: Sequence[Telling], *, least: float = 0.95, miss: str = "") -> Iterator[Figure]:
     """Calls answered beside each for itself."""
     shares = [(told[TOGETHER].counts["ok"], max(1, told[ALONE].counts["ok"])) for told in tellings]
     worst, beside = min(shares, key=lambda share: share[0] / share[1])
-    yield Figure("calls answered", worst, least * beside, is_least=True)
+    yield Figure("calls answered", worst, least * beside, is_least=True, miss=miss if worst < least * beside else "")
 
 
 def held(tellings: Sequence[Telling], *, most: float, of: str = "", miss: str = "") -> Iterator[Figure]:

@@ -16,6 +16,26 @@ LIMIT_S: Final = 12.0
 Group = Literal["dead", "partly dead", "flapping", "noise", "broken uplink", "429", "limited", "recovery"]
 _RARE_CALLS: Final = "a call comes every 20 s"
 _ONE_IN_FLIGHT: Final = "a trial that began in the outage takes its 12 s to fail"
+_BETWEEN_TRIALS: Final = (
+    "it ends between two trials, which are 1 to 8 s apart, and a ramp of a 20th of the outage follows"
+)
+_SHORT: Final = "an outage of 5 s is over when a hold begins to pay: who does not hold, or for 5 s, is free sooner"
+_AT_ONCE: Final = (
+    "it holds at the first rejection, which costs it 17 to 89 % of a healthy model's time in the noise below"
+)
+_NOT_A_THIRD: Final = (
+    "30 % of failures are below the share of 1/3 that is held for certain: the price of ignoring noise"
+)
+_FIRST_LESSONS: Final = (
+    "two rejections in a row come each 4 s at this rate: it learns of the noise by its first short holds"
+)
+_NOBODY_ELSE: Final = (
+    "no other replica was answered in the last 10 min: until one calls, each makes its call as a leased trial"
+)
+_EJECTED: Final = (
+    "its broken replica is tried again ever more rarely; so are targets that are well again, 20 to 159 s late"
+)
+_TAKES_ALL: Final = "who does not hold gets all that the limit leaves, for 4 to 13 times as many refused calls"
 _EVERY_5_S: Final = "all go there again every 5 s: free sooner, for more dead calls"
 _SELDOM_HOLDS: Final = "who does not hold wins where most calls are answered"
 
@@ -49,7 +69,7 @@ def _died(s: float, how: Condition, rate: float, rates: dict[str, float] | None 
     rates = rates or even(rate, 20 if rate >= 100 else 4)
     is_rare = rate < 1
     began_s, tail_s = (1_800.0, 900.0) if is_rare else (20.0, 60.0) if rate >= 100 else (70.0, 120.0)
-    late = _RARE_CALLS if is_rare else _ONE_IN_FLIGHT if how == "slow" and s == 5 else ""
+    late = _RARE_CALLS if is_rare else _ONE_IN_FLIGHT if how == "slow" else _BETWEEN_TRIALS
     bounds = partial(
         dead,
         lesson=LESSONS[how],
@@ -66,8 +86,7 @@ def _died(s: float, how: Condition, rate: float, rates: dict[str, float] | None 
         sample_s=1.0 if is_rare else 0.1 if s == 5 else 0.25,
         checkpoint_every_s=2.9 if is_rare else 1.0,  # a view older than 3 s is stale
     )
-    is_short_and_busy = s == 40 and (rate >= 100 or (rate == 12 and how == "gone"))
-    better = _EVERY_5_S if is_short_and_busy else ""
+    better = _SHORT if s == 5 and how != "gone" else _AT_ONCE if how == "gone" and rate < 12 else _EVERY_5_S
     is_quick = s > 5 and (rate < 12 or how == "down" or s == 40) and (rate < 100 or (s == 40 and how != "slow"))
     return Scenario("dead", story, bounds, is_quick=is_quick, better=better)
 
@@ -85,7 +104,8 @@ def _partly(share: float, how: Condition, most: int) -> Scenario:
         length_s=540.0,
         provider=lambda seed: Provider(outages=[stretched(Outage(70.0, 370.0, how, share), seed)]),
     )
-    return Scenario("partly dead", story, partial(partly_dead, most=most), is_quick=share == 0.5)
+    miss = _NOT_A_THIRD if share < 1 / 3 else ""
+    return Scenario("partly dead", story, partial(partly_dead, most=most, miss=miss), is_quick=share == 0.5)
 
 
 def _flapping(s: float, every_s: float, rate: float) -> Scenario:
@@ -110,7 +130,8 @@ def _noise(share: float, how: Condition, rate: float, length_s: float = HOUR_S) 
         provider=lambda _seed: Provider(rejects=rejects, fails=fails),
         sample_s=0.5,
     )
-    return Scenario("noise", story, partial(held, most=0.2), is_quick=share == 0.05 and rate == 4)
+    miss = _FIRST_LESSONS if rate >= 100 else ""
+    return Scenario("noise", story, partial(held, most=0.2, miss=miss), is_quick=share == 0.05 and rate == 4)
 
 
 def _bursts(share: float, how: Condition) -> Scenario:
@@ -135,8 +156,9 @@ def _uplink(says: str, rates: dict[str, float], from_s: float, fails: float) -> 
         provider=lambda _seed: Provider(fails=fails, unreachable=frozenset({"r0"}), unreachable_from_s=from_s),
         sample_s=0.5,
     )
-    bounds = both(partial(held, most=0.5, of=", at the other replicas"), answered)
-    return Scenario("broken uplink", story, bounds, is_quick=not fails and len(rates) < 20)
+    others = partial(held, most=0.5, of=", at the other replicas", miss=_NOBODY_ELSE)
+    bounds = both(others, partial(answered, miss=_NOBODY_ELSE if rates is _NEARLY_ALL else ""))
+    return Scenario("broken uplink", story, bounds, is_quick=not fails and len(rates) < 20, better=_EJECTED)
 
 
 def _throttled(hint_s: float | None, names_key: bool, replicas: int) -> Scenario:
@@ -172,7 +194,7 @@ def _limited(share: float, window_s: float, hint_s: float | None, names_key: boo
         provider=lambda _seed: Provider(limiter=limiter, hint_s=hint_s, names_key=names_key),
         sample_s=1.0,
     )
-    return Scenario("limited", story, answered, is_quick=replicas == 4)
+    return Scenario("limited", story, answered, is_quick=replicas == 4, better=_TAKES_ALL)
 
 
 def _cold(s: float) -> Scenario:
