@@ -153,7 +153,7 @@ class Watch:
                 self._says(f"{name} was refused to {ask.replica}, {now_s - put_s:.1f} s after anybody had it")
 
     def _stands(self, name: LeaseName) -> bool:
-        """Whether the hold is before its end, where a trial need not be wanted, or has a newer name."""
+        """Whether some process knows it before its end, where a trial need not be wanted, or by a newer name."""
         for process in self.faults.world.processes:
             if process.projector is None:
                 continue
@@ -162,8 +162,9 @@ class Watch:
             for hold in entry.holds if entry is not None else ():
                 if hold.rule == name.rule and hold.began_seq > name.began_seq:
                     return True
-                if (hold.rule, hold.began_seq) == (name.rule, name.began_seq):
-                    return process.node.ask(process.projector.now_ms) < hold.end_ms + slack_ms
+                is_it = (hold.rule, hold.began_seq) == (name.rule, name.began_seq)
+                if is_it and process.node.ask(process.projector.now_ms) < hold.end_ms + slack_ms:
+                    return True
         return False
 
 
@@ -210,6 +211,8 @@ class Walk:
         """By model key and replica: time and sequence of its newest good answer."""
         self._clean: dict[str, dict[str, tuple[int, int]]] = {}
         """The same of its newest clean sample, the good answer of Rule 4.4."""
+        self._trials_moved: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
+        """By the name of a hold: when its next trial was moved, and to when it had been before."""
         self._requests: dict[tuple[str, str], int] = {}
         self._tallies: dict[tuple[str, str], Tally] = {}
         self.stepped_back = stepped_back
@@ -379,8 +382,14 @@ class Walk:
                     self._says(seq, f"{event!r} is after {was!r} of {key} and does not end it")
                 if leased and was.by in ("", recorded.replica) and was.trial_from_ms:
                     at_ms = began_ms - int(event.queued_ms or 0)
-                    if at_ms + EARLY_MS < min(was.trial_from_ms, was.end_ms):
+                    # What was moved while this one ran, by another whose lease was taken away, it could not know.
+                    moved = self._trials_moved.get((key, was.rule, was.began_seq), ())
+                    from_ms = [old_ms for moved_ms, old_ms in moved if moved_ms >= at_ms]
+                    if at_ms + EARLY_MS < min(was.trial_from_ms, was.end_ms, *from_ms):
                         self._says(seq, f"a trial of {was!r} of {key} began {was.trial_from_ms - at_ms} ms too soon")
+                if stands and now is not None and now.trial_from_ms != was.trial_from_ms:
+                    name = (key, was.rule, was.began_seq)
+                    self._trials_moved.setdefault(name, []).append((now_ms, was.trial_from_ms))
                 tells = group == lesson.group or group in lesson.answers
                 if leased and stands and not tells and now is not None and was.trial_from_ms:
                     least_ms = began_ms + distance_ms(was.rule, was.n)
