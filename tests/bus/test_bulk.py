@@ -40,6 +40,7 @@ class Recorder:
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []
         self.stats = {"in_msgs": 0, "in_bytes": 0}
+        self._pongs: list[asyncio.Future[bool]] = []
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         self.seen.append((sid, bytes(subject), bytes(reply), bytes(data), headers and bytes(headers)))
@@ -241,3 +242,15 @@ async def test_a_bulk_subscription_outlives_a_reconnect(nats_server: NatsServer)
             await asyncio.sleep(0.01)
     await client.close()
     await other.close()
+
+
+async def test_a_flush_that_was_given_up_does_not_end_the_reading(nats_server: NatsServer) -> None:
+    """nats-py raises at the answer to a ping for which nobody waits any more, and then reads nothing again."""
+    client = await connect_client(nats_server.url)
+    flush = asyncio.create_task(client.flush())
+    await asyncio.sleep(0)
+    assert client._pongs
+    flush.cancel()
+    await asyncio.wait_for(client.flush(), patience(5))
+    assert client.is_connected and client.stats["reconnects"] == 0
+    await client.close()

@@ -11,6 +11,7 @@ pinned) and behaves the same, except for subscriptions that asked for bulk deliv
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -146,6 +147,9 @@ class BulkParser(Parser):
         if op == b"PING":
             await self._client._process_ping()
         elif op == b"PONG":
+            pongs = self._client._pongs
+            if pongs and pongs[0].done():  # who waited for it has given up: nats-py would raise, and stop reading
+                pongs[0] = asyncio.get_running_loop().create_future()
             await self._client._process_pong()
         elif op == b"INFO":
             await self._client._process_info(json.loads(line[5:]))
