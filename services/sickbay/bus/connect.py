@@ -395,5 +395,10 @@ def _is_worth_saying(record: logging.LogRecord) -> bool:
 
 async def _discard(client: Client) -> None:
     """Close a client that never came to life, whatever state it is in."""
-    with suppress(Exception):  # half-made clients fail in many ways
-        await asyncio.wait_for(client.close(), 1.0)
+    try:
+        with suppress(Exception):  # half-made clients fail in many ways
+            await asyncio.wait_for(client.close(), 1.0)
+    finally:
+        transport: Any = client._transport
+        if transport is not None and transport._io_writer is not None:
+            transport.close()  # nats-py forgets the socket of an attempt that is cancelled half-way
