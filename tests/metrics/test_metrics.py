@@ -9,10 +9,12 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Literal
 
 import httpx
 import pytest
+from faststream.asgi import AsgiFastStream
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
@@ -55,6 +57,11 @@ def samples(text: str) -> Found:
     return found
 
 
+def _runs(app: AsgiFastStream) -> bool:
+    """Whether it has started. FastStream does not wait for that; who stops before leaves a socket open."""
+    return app.broker is not None and bool(app.broker.running)
+
+
 @asynccontextmanager
 async def served(url: str) -> AsyncIterator[tuple[Services, httpx.AsyncClient]]:
     app = make_app(Settings(nats=url, replica="box"))
@@ -63,6 +70,7 @@ async def served(url: str) -> AsyncIterator[tuple[Services, httpx.AsyncClient]]:
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
     ):
         await services_of(app).ready()
+        await until(partial(_runs, app))
         yield services_of(app), client
 
 
@@ -99,6 +107,7 @@ async def test_who_is_elsewhere_is_told_nothing_where_no_token_can_be_checked(
         app = make_app(Settings(nats=nats_server.url, replica="box", http_anonymous=anonymous))
         found = []
         async with app.start_lifespan_context():
+            await until(partial(_runs, app))
             for peer, host in (
                 ("127.0.0.1", "localhost:8480"), ("::1", "[::1]:8480"), ("127.0.0.1", "evil.example"),
                 ("192.0.2.7", "localhost"),
