@@ -34,7 +34,7 @@ TOGETHER = 20
 
 @pytest.mark.parametrize("first", SEEDS[::TOGETHER])
 def test_whatever_goes_wrong_the_rules_hold(first: int) -> None:
-    """The checker of tests/support/sim/rules.py finds nothing in any history (Rules 4 to 7). That every sort of fault
+    """The checker finds nothing in any history (Rules 4 to 7). That every sort of fault
     takes place in some of them is asked of the many that `make sim` runs."""
     found = run_many(range(first, min(first + TOGETHER, SEEDS.stop)))
     print(found)

@@ -2,5 +2,6 @@
 
 `virtual.py` is the event loop with virtual time and the clocks; `server.py` a JetStream-like server; `client.py` what
 stands in nats-py's place on a node; `world.py` the providers, routers and projectors; `faults.py` what goes wrong;
-`rules.py` the checker; `history.py` runs one seed. All parts of the product that take part are the real ones.
+`watch.py`, `walk.py`, `ends.py` the checker; `history.py` runs one seed. All parts of the product that take part are
+the real ones.
 """

@@ -21,10 +21,12 @@ from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, LOG, TRANSITIONS
 from sickbay_events import GateEntry
 
 from .client import connect_on
+from .ends import Broken, derived_fault, view_fault
 from .faults import Faults
-from .rules import Broken, Walk, Watch, derived_fault, view_fault
 from .server import Server
 from .virtual import VirtualLoop, bound
+from .walk import Walk
+from .watch import Watch
 from .world import World
 
 FAULTS_S = (6.0, 14.0)
@@ -230,7 +232,7 @@ class _Story:
         log = self.server.streams[LOG]
         # A step in events that were lost is not to be seen in the log, but the gates had that time.
         hidden_step = self.faults.log_changed and bool(self.faults.steps_back)
-        self.walk = walk = Walk(log, stepped_back=hidden_step)
+        self.walk = walk = Walk(log, stepped_back=hidden_step, freed=self.faults.freed)
         walk.go()
         broken = self.broken
         broken += self.watch.broken + walk.broken + self.loop.unexpected

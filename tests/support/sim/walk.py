@@ -1,18 +1,15 @@
-"""The checker: what the rules say must hold, stated apart from the code that makes it so.
+"""Goes through the log afterwards, event by event.
 
-`Watch` looks on while a history runs: who puts what into the view, who gets which lease. `Walk` goes through the log
-afterwards, event by event: it knows no thresholds' bookkeeping, only what may never be, whatever the bookkeeping. The
-real fold runs beside it, since what is checked is what that fold shows.
+It states what the rules say must hold apart from the code that makes it so: no thresholds' bookkeeping, only what may
+never be, whatever the bookkeeping. The real fold runs beside it, since what is checked is what that fold shows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from sickbay.bus.topology import GATE_PREFIX, GATE_STREAM, TRIALS_STREAM
 from sickbay_events import (
     KINDS,
     CallAnswered,
@@ -25,154 +22,29 @@ from sickbay_events import (
     PolicyChanged,
     ProbeResult,
     Released,
-    Scope,
     TargetHeld,
     decode,
     read_subject,
 )
 from sickbay_events.codec import derived_id
-from sickbay_events.lease_wire import SUBJECT as TRIAL_SUBJECT
-from sickbay_events.lease_wire import LeaseName, TrialAnswer, TrialAsk
+from sickbay_events.lease_wire import LeaseName
 from sickbay_events.outcome import Lease
-from sickbay_events.view import CHECKPOINT_KEY, Checkpoint, HoldView
+from sickbay_events.view import HoldView
 from sickbay_projections import Fleet, Recorded
 
-from .client import SimClient
-from .server import Server, Stored, Stream
+from .server import Stream
 from .tallies import LESSONS, Tally, distance_ms, farthest_ms, is_certain_answer, spoken_of, word_fault
+from .watch import lease_subject
 from .world import POLICY
 
 if TYPE_CHECKING:
-    from .faults import Faults
+    pass
 
-CLAIM_S: Final = 1.0
-"""How long one successful compare of the checkpoint lets its writer put: the checkpoint decides who writes."""
-SILENT_S: Final = 3.0
-ON_ITS_WAY_S: Final = 0.1
-LEASE_SLACK_S: Final = 1.2
-"""A key goes in whole seconds, and one given back is gone after one."""
 GROUP_OF: Final = {"quarantine": "rejection", "breaker": "fault", "credential": "auth", "degraded": "degraded"}
 CREDENTIAL_STRIKES: Final = 3
 """So many refusals at least are behind every hold of a credential that is not a trial's (Rule 4.1)."""
 EARLY_MS: Final = 300
 """A router's notion of log time may be ahead by so much."""
-
-
-class Broken(AssertionError):
-    """A rule does not hold."""
-
-
-# -- while it runs -----------------------------------------------------------------------------------------
-
-
-class Watch:
-    """Looks on."""
-
-    def __init__(self, server: Server, faults: Faults) -> None:
-        self.server, self.faults = server, faults
-        self.grants = 0
-        self.broken: list[str] = []
-        self._claims: dict[Any, float] = {}
-        self._bucket_s = 0.0
-        self._writer: tuple[Stream | None, str, float] = (None, "", 0.0)
-        """In which bucket who claimed the checkpoint last, and when."""
-        self._asks: dict[str, tuple[TrialAsk, float]] = {}
-        self._holders: dict[LeaseName, dict[str, float]] = {}
-        """By lease: token and until when it is held."""
-        self._returned: set[str] = set()
-        """Tokens that were given back: a grant that is on its way then holds nothing."""
-        self._keys: dict[str, float] = {}
-        """By lease key: when something was last put there."""
-        server.on_stored = self._stored
-        server.on_message = self._message
-
-    def _says(self, what: str) -> None:
-        self.broken.append(f"at {self.server.loop.time():.3f} s: {what}")
-
-    def _stored(self, stream: Stream, message: Stored, client: SimClient | None) -> None:
-        now_s = self.server.loop.time()
-        if stream.name == TRIALS_STREAM:
-            self._keys[message.subject] = now_s
-        elif stream.name == GATE_STREAM and client is not None and message.subject.startswith(GATE_PREFIX):
-            if message.subject == GATE_PREFIX + CHECKPOINT_KEY:
-                self._claims[client.node] = now_s
-                self._claimed(stream, msgspec.json.decode(message.payload, type=Checkpoint).writer, now_s)
-            elif now_s - self._claims.get(client.node, -9.0) > CLAIM_S + ON_ITS_WAY_S:
-                # The checkpoint decides who writes: no put unless one's own
-                # checkpoint compare succeeded within the last second.
-                self._says(f"{client.node.name} put {message.subject} without having claimed the checkpoint")
-
-    def _claimed(self, bucket: Stream, writer: str, now_s: float) -> None:
-        where, before, before_s = self._writer
-        if where is not bucket:
-            self._bucket_s = now_s
-        # In a bucket made anew revisions begin again, and who wrote into the old one may be the first.
-        # How old a checkpoint is when it is read first, the server's clock says, which may have stepped.
-        steady = not self.faults.counts["clock step in the log"]
-        if (
-            where is bucket
-            and steady
-            and now_s - self._bucket_s > SILENT_S
-            and before not in ("", writer)
-            and now_s - before_s < SILENT_S - ON_ITS_WAY_S
-        ):
-            # One writes: another one's checkpoint is claimed when it has not moved for 3 s.
-            self._says(f"{writer} took the checkpoint, which {before} had claimed {now_s - before_s:.2f} s before")
-        self._writer = (bucket, writer, now_s)
-
-    def _message(self, subject: str, reply: str, payload: bytes) -> None:
-        if subject == TRIAL_SUBJECT:
-            ask = msgspec.json.decode(payload, type=TrialAsk)
-            self._asks[reply] = ask, self.server.loop.time()
-            if ask.action == "give_back":
-                self._returned.add(ask.token)
-                for name in ask.leases:
-                    self._holders.get(name, {}).pop(ask.token, None)
-        elif subject in self._asks and payload:
-            self._answered(*self._asks.pop(subject), msgspec.json.decode(payload, type=TrialAnswer))
-
-    def _answered(self, ask: TrialAsk, asked_s: float, answer: TrialAnswer) -> None:
-        now_s = self.server.loop.time()
-        if answer.granted:
-            self.grants += ask.action == "take"
-            for name in ask.leases:
-                holders = self._holders.setdefault(name, {})
-                others = {
-                    token: until_s for token, until_s in holders.items() if token != ask.token and until_s > now_s
-                }
-                if others and _key(name) not in self.faults.freed:
-                    # Rule 5.2: at most one holder at a time in the cluster.
-                    self._says(f"{name} was given to {ask.replica} ({ask.token}) while {others} have it")
-                if ask.token not in self._returned:
-                    holders[ask.token] = asked_s + answer.expires_in_ms / 1000
-        elif ask.action == "take" and answer.taken is not None:
-            name = answer.taken
-            put_s = self._keys.get(_key(name), -99.0)
-            if now_s - put_s > 2 + LEASE_SLACK_S and not self._stands(name):
-                # Rule 5.2: a killed holder blocks nobody for long; here a lease lasts 2 s.
-                self._says(f"{name} was refused to {ask.replica}, {now_s - put_s:.1f} s after anybody had it")
-
-    def _stands(self, name: LeaseName) -> bool:
-        """Whether some process knows it before its end, where a trial need not be wanted, or by a newer name."""
-        for process in self.faults.world.processes:
-            if process.projector is None:
-                continue
-            entry = process.projector.fleet.entry(name.scope)
-            slack_ms = 1_000 + 31_000 * bool(self.faults.counts["clock step in the log"])
-            for hold in entry.holds if entry is not None else ():
-                if hold.rule == name.rule and hold.began_seq > name.began_seq:
-                    return True
-                is_it = (hold.rule, hold.began_seq) == (name.rule, name.began_seq)
-                if is_it and process.node.ask(process.projector.now_ms) < hold.end_ms + slack_ms:
-                    return True
-        return False
-
-
-def _key(name: LeaseName) -> str:
-    return f"$KV.sickbay_trials.{name.scope}.{name.rule}.{name.began_seq}"
-
-
-# -- the log, event by event -------------------------------------------------------------------------------
 
 
 class Name:
@@ -190,10 +62,11 @@ class Name:
 class Walk:
     """Goes through a log. `broken` is what does not hold, `derived` the ids of what follows from it.
 
-    `stepped_back`: its clock went back before its first event, or in events that it has lost.
+    `stepped_back`: its clock went back before its first event, or in events that it has lost. `freed`: the subjects of
+    leases that were taken away from their holders.
     """
 
-    def __init__(self, log: Stream, *, stepped_back: bool = False) -> None:
+    def __init__(self, log: Stream, *, stepped_back: bool = False, freed: Set[str] = frozenset()) -> None:
         self.fleet = Fleet(Policy())
         self.log = log
         self.broken: list[str] = []
@@ -211,11 +84,11 @@ class Walk:
         """By model key and replica: time and sequence of its newest good answer."""
         self._clean: dict[str, dict[str, tuple[int, int]]] = {}
         """The same of its newest clean sample, the good answer of Rule 4.4."""
-        self._trials_moved: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
+        self._trials_moved: dict[LeaseName, list[tuple[int, int]]] = {}
         """By the name of a hold: when its next trial was moved, and to when it had been before."""
         self._requests: dict[tuple[str, str], int] = {}
         self._tallies: dict[tuple[str, str], Tally] = {}
-        self.stepped_back = stepped_back
+        self.stepped_back, self.freed = stepped_back, freed
 
     def go(self) -> None:
         """Every event of the log, in order."""
@@ -382,13 +255,14 @@ class Walk:
                     self._says(seq, f"{event!r} is after {was!r} of {key} and does not end it")
                 if leased and was.by in ("", recorded.replica) and was.trial_from_ms:
                     at_ms = began_ms - int(event.queued_ms or 0)
-                    # What was moved while this one ran, by another whose lease was taken away, it could not know.
-                    moved = self._trials_moved.get((key, was.rule, was.began_seq), ())
+                    # Two ran at once where a lease was taken away: what the other one moved, this one could not know.
+                    name = LeaseName(key, was.rule, was.began_seq)
+                    moved = self._trials_moved.get(name, ()) if lease_subject(name) in self.freed else ()
                     from_ms = [old_ms for moved_ms, old_ms in moved if moved_ms >= at_ms]
                     if at_ms + EARLY_MS < min(was.trial_from_ms, was.end_ms, *from_ms):
                         self._says(seq, f"a trial of {was!r} of {key} began {was.trial_from_ms - at_ms} ms too soon")
                 if stands and now is not None and now.trial_from_ms != was.trial_from_ms:
-                    name = (key, was.rule, was.began_seq)
+                    name = LeaseName(key, was.rule, was.began_seq)
                     self._trials_moved.setdefault(name, []).append((now_ms, was.trial_from_ms))
                 tells = group == lesson.group or group in lesson.answers
                 if leased and stands and not tells and now is not None and was.trial_from_ms:
@@ -571,57 +445,3 @@ class Walk:
     def _is_named(held: TargetHeld, event: CallOutcome | ProbeResult) -> bool:
         """Whether it is everyone's without asking: a rate limit that says when, and that it is its credential's."""
         return held.rule == "throttle" and event.kind == "rate_limited" and bool(getattr(event, "retry_after_s", None))
-
-
-# -- in the end --------------------------------------------------------------------------------------------
-
-
-def view_fault(server: Server, fleet: Fleet, now_ms: int) -> str:
-    """How the bucket differs from what a replay of the log says, in what counts still; "" if it does not."""
-    standing = server.standing(GATE_STREAM, GATE_PREFIX) if GATE_STREAM in server.streams else {}
-    found = {k: msgspec.json.decode(m.payload, type=GateEntry) for k, m in standing.items() if not k.startswith("=.")}
-    said, wanted = _what_counts(found, now_ms), _what_counts(dict(fleet.entries()), now_ms)
-    for key in said.keys() | wanted.keys():
-        if said.get(key) != wanted.get(key):
-            return f"{key} stands as {said.get(key)!r}, a replay says {wanted.get(key)!r}"
-    return ""
-
-
-def _what_counts(entries: dict[str, GateEntry], now_ms: int) -> dict[str, tuple[Any, ...]]:
-    """What a gate makes of these now: what has ended says nothing, however it is written."""
-    at_ms = now_ms + 1_000
-    told = {}
-    for key, entry in entries.items():
-        if entry.expires_ms > at_ms:
-            holds = [hold for hold in entry.holds if max(hold.end_ms, hold.over_ms) > at_ms]
-            allow = entry.allow if entry.allow is not None and entry.allow.end_ms > at_ms else None
-            ramp = entry.ramp if entry.ramp is not None and entry.ramp.end_ms > at_ms else None
-            if holds or allow or ramp or entry.cleared_seq:
-                told[key] = (holds, allow, ramp, entry.cleared_seq)
-    return told
-
-
-def derived_fault(told: Stream, walk: Walk, *, log_changed: bool) -> str:
-    """How the derived events differ from what a replay of the log derives; "" if they do not.
-
-    What was caused by lost events is told apart from what their sequences caused later by time alone, so with a clock
-    that stepped back as well nothing is said of those.
-    """
-    bodies = [msgspec.json.decode(message.payload) for message in told.messages.values()]
-    # After a loss sequences are given again, and with them names; the times differ.
-    ids = [body["id"] for body in bodies]
-    twice = Counter((body["id"], body["time_ms"] if log_changed else 0) for body in bodies)
-    if max(twice.values(), default=1) > 1:
-        return f"derived events stand twice: {[one for one, count in twice.items() if count > 1][:3]}"
-    if not log_changed:
-        if ids != walk.derived:
-            missing, more = [i for i in walk.derived if i not in ids], [i for i in ids if i not in walk.derived]
-            return f"derived events are not those of a replay: missing {missing[:3]}, more {more[:3]}, or the order"
-        return ""
-    missing = [one for one in walk.derived if one not in set(ids)]
-    return f"derived events are missing: {missing[:3]}" if missing and not walk.stepped_back else ""
-
-
-def scope_of(key: str) -> Scope:
-    """The scope of a key."""
-    return Scope.of_key(key)
