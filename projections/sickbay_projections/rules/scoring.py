@@ -1,6 +1,6 @@
 """What a failure and an answer do to points and to the hold that rests on them (Rule 4.0), for every sort of evidence.
 
-THROTTLES = Evidence("throttles", "throttle", lambda limits: limits.throttles)
+THROTTLES = _Throttles("throttles", "throttle", lambda limits: limits.throttles)   # its rule's own `Evidence`
 scoring.failed(case, node, THROTTLES)     # a failure: counts, is a trial, or scores and may hold
 scoring.answered(case, node, THROTTLES)   # an answer: ends the hold that it is after, or takes a point off
 scoring.told_nothing(case, node, rule)    # neither: a leased trial moves the next one
@@ -8,6 +8,7 @@ scoring.told_nothing(case, node, rule)    # neither: a leased trial moves the ne
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ from .context import FoldContext
 _DOUBLINGS_MAX = 20
 
 
-class Evidence:
+class Evidence(ABC):
     """One sort of evidence and the rule whose hold it begins. A rule's file makes it, and says here what is its own."""
 
     is_ramped = False
@@ -34,9 +35,9 @@ class Evidence:
     def __init__(self, name: str, rule: str, scoring: Callable[[RuleLimits], Scoring]) -> None:
         self.name, self.rule, self.scoring = name, rule, scoring
 
+    @abstractmethod
     def length_ms(self, _case: FoldContext, _node: Node, _nth: int) -> int:
         """Length of the `nth` hold that begins at this event."""
-        raise NotImplementedError
 
     def wait_ms(self, case: FoldContext, node: Node, _nth: int, distance_ms: int) -> int:
         """How long the next trial waits: the distance of trials, or what the answer asked for."""

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from sickbay_events.derived import RULES
-from sickbay_events.policy import Policy
+from sickbay_events.policy import BreakerPolicy, DegradedPolicy, Policy, RejectionsPolicy, ThrottlesPolicy
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -162,17 +162,23 @@ class RuleLimits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def _scoring(
+    rule: RejectionsPolicy | ThrottlesPolicy | BreakerPolicy | DegradedPolicy,
+    needed: int,
+    above_max: int,
+    *,
+    weight: int = 1,
+) -> Scoring:
+    """One row of the table of Rule 4.0."""
+    first_ms, every_ms = _ms(rule.first_s), _ms(rule.trial_every_s)
+    return Scoring(weight=weight, needed=needed, above_max=above_max, first_ms=first_ms, every_ms=every_ms)
+
+
 def _rejections(policy: Policy) -> dict[str, Any]:
     rejections, credential = policy.rejections, policy.credential
     hold_ms, grows = _ms(rejections.hold_s), rejections.growth > 1
     return {
-        "strikes": Scoring(
-            weight=1,
-            needed=rejections.threshold,
-            above_max=policy.evidence.above_max,
-            first_ms=_ms(rejections.first_s),
-            every_ms=_ms(rejections.trial_every_s),
-        ),
+        "strikes": _scoring(rejections, rejections.threshold, policy.evidence.above_max),
         "quarantine_ms": hold_ms,
         "quarantine_cap_ms": max(_ms(rejections.cap_s), hold_ms) if grows else hold_ms,
         "quarantine_growth_milli": round(rejections.growth * 1000),
@@ -188,13 +194,7 @@ def _rejections(policy: Policy) -> dict[str, Any]:
 def _throttles(policy: Policy) -> dict[str, Any]:
     throttles = policy.throttles
     return {
-        "throttles": Scoring(
-            weight=1,
-            needed=throttles.needed,
-            above_max=throttles.above_max,
-            first_ms=_ms(throttles.first_s),
-            every_ms=_ms(throttles.trial_every_s),
-        ),
+        "throttles": _scoring(throttles, throttles.needed, throttles.above_max),
         "needed_named": throttles.needed_named,
         "hint_ms": _ms(throttles.hint_s),
         "hint_spread_percent": throttles.spread_percent,
@@ -210,13 +210,7 @@ def _throttles(policy: Policy) -> dict[str, Any]:
 
 def _breaker(policy: Policy) -> dict[str, Any]:
     breaker = policy.breaker
-    faults = Scoring(
-        weight=breaker.fault_points,
-        needed=breaker.consecutive,
-        above_max=policy.evidence.above_max,
-        first_ms=_ms(breaker.first_s),
-        every_ms=_ms(breaker.trial_every_s),
-    )
+    faults = _scoring(breaker, breaker.consecutive, policy.evidence.above_max, weight=breaker.fault_points)
     return {
         "faults": faults,
         "slow": msgspec.structs.replace(faults, weight=1, needed=SLOW_NEEDED),
@@ -234,13 +228,7 @@ def _breaker(policy: Policy) -> dict[str, Any]:
 
 def _degraded(policy: Policy) -> dict[str, Any]:
     degraded = policy.degraded
-    bad = Scoring(
-        weight=degraded.bad_points,
-        needed=degraded.consecutive,
-        above_max=policy.evidence.above_max,
-        first_ms=_ms(degraded.first_s),
-        every_ms=_ms(degraded.trial_every_s),
-    )
+    bad = _scoring(degraded, degraded.consecutive, policy.evidence.above_max, weight=degraded.bad_points)
     return {
         "bad": bad,
         "host": msgspec.structs.replace(bad, needed=-(-degraded.host_points // degraded.bad_points)),
