@@ -29,9 +29,7 @@ _NOT_A_THIRD: Final = (
 _FIRST_LESSONS: Final = (
     "two rejections in a row come each 4 s at this rate: it learns of the noise by its first short holds"
 )
-_NOBODY_ELSE: Final = (
-    "no other replica was answered in the last 10 min: until one calls, each makes its call as a leased trial"
-)
+_NOBODY_ELSE: Final = "nobody else is heard of yet, so the one that fails is the whole fleet: it costs the first call of another, one in all"
 _EJECTED: Final = (
     "its broken replica is tried again ever more rarely; so are targets that are well again, 20 to 159 s late"
 )
