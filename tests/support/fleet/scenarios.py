@@ -29,7 +29,9 @@ _NOT_A_THIRD: Final = (
 _FIRST_LESSONS: Final = (
     "two rejections in a row come each 4 s at this rate: it learns of the noise by its first short holds"
 )
-_NOBODY_ELSE: Final = "nobody else is heard of yet, so the one that fails is the whole fleet: it costs the first call of another, one in all"
+_NOBODY_ELSE: Final = (
+    "nobody else is heard of yet, so who fails is the whole fleet: it costs one call of another in all"
+)
 _EJECTED: Final = (
     "its broken replica is tried again ever more rarely; so are targets that are well again, 20 to 159 s late"
 )
