@@ -100,10 +100,11 @@ class KnownLog:
         replica = int(drawn * 1e6) % REPLICAS
         # Some models are called much, many are called little.
         target = self._targets[int(self._random.random() ** 2 * TARGETS)]
+        noise = _NOISE[seq // 25 % len(_NOISE)]
+        if noise["kind"] == "rate_limited" and seq % 25 <= 1:
+            target = self._targets[0]  # answered next: two throttles with no answer in between would hold it
         if seq % 25 == 0:
-            noise = _NOISE[seq // 25 % len(_NOISE)]
-            # Two throttles with no answer in between would hold: this one is answered many times between two.
-            return replica, self._targets[0] if noise["kind"] == "rate_limited" else target, noise
+            return replica, target, noise
         fields: dict[str, Any] = {"kind": "ok", "status": 200, "ttft_ms": 150 + seq % 90, "charset": "utf-8"}
         if seq % 3 == 0:
             fields["checkable"] = False
