@@ -34,9 +34,9 @@ _log = logger("sickbay.gate")
 KNOWN_MAX: Final = 131_072
 """Up to so many targets have their scope keys kept; with more, all are dropped and computed again."""
 KEPT_MS: Final = 60_000
+"""A cached decision is made anew after so long at the latest."""
 STALE_AGAIN_MS: Final = 1_000
 """So often a decision by a stale view and this replica's own holds is made anew."""
-"""A cached decision is made anew after so long at the latest."""
 
 
 class _Known(NamedTuple):
